@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from managedconsumer.compat.reading import read as read
     from managedconsumer.compat.reading import read_arrow as read_arrow
     from managedconsumer.compat.tls import SslConfig as SslConfig
-    from managedconsumer.compat.values import CompressionType as CompressionType
     from managedconsumer.consumers.signals import stop_on_signals as stop_on_signals
     from managedconsumer.fetch.progress import PartitionProgress as PartitionProgress
     from managedconsumer.listeners import AsyncConsumerRebalanceListener as AsyncConsumerRebalanceListener
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from managedconsumer.processing.values import RunSummary as RunSummary
     from managedconsumer.runtime.engine.commits.pending import Commit as Commit
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
+    from managedconsumer.structs import CompressionType as CompressionType
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
     from managedconsumer.structs import OffsetResetStrategy as OffsetResetStrategy
     from managedconsumer.structs import OffsetType as OffsetType
@@ -41,37 +41,27 @@ if TYPE_CHECKING:
     from managedconsumer.subscription_state import SubscriptionState as SubscriptionState
     from managedconsumer.wire.records import Message as Message
 
-_HOMES = {
-    "AsyncConsumerRebalanceListener": "listeners",
-    "BalancedConsumer": "balancedconsumer",
-    "Broker": "compat.parts",
-    "Cluster": "compat.cluster",
-    "CompressionType": "compat.values",
-    "Commit": "runtime.engine.commits.pending",
-    "ConsumerRebalanceListener": "listeners",
-    "KafkaClient": "compat.client",
-    "ManagedBalancedConsumer": "managedbalancedconsumer",
-    "Message": "wire.records",
-    "OffsetAndMetadata": "structs",
-    "OffsetResetStrategy": "structs",
-    "OffsetType": "structs",
-    "Partition": "compat.parts",
-    "PartitionProgress": "fetch.progress",
-    "RangeProtocol": "compat.membership",
-    "Retry": "processing.values",
-    "RoundRobinProtocol": "compat.membership",
-    "RunSummary": "processing.values",
-    "SimpleConsumer": "simpleconsumer",
-    "SslConfig": "compat.tls",
-    "SubscriptionState": "subscription_state",
-    "Topic": "compat.parts",
-    "TopicPartition": "structs",
-    "TopicPartitionState": "subscription_state",
-    "patch_pykafka": "compat.patch",
-    "read": "compat.reading",
-    "read_arrow": "compat.reading",
-    "stop_on_signals": "consumers.signals",
+_NAMES = {
+    "balancedconsumer": "BalancedConsumer",
+    "compat.client": "KafkaClient",
+    "compat.cluster": "Cluster",
+    "compat.membership": "RangeProtocol RoundRobinProtocol",
+    "compat.parts": "Broker Partition Topic",
+    "compat.patch": "patch_pykafka",
+    "compat.reading": "read read_arrow",
+    "compat.tls": "SslConfig",
+    "consumers.signals": "stop_on_signals",
+    "fetch.progress": "PartitionProgress",
+    "listeners": "AsyncConsumerRebalanceListener ConsumerRebalanceListener",
+    "managedbalancedconsumer": "ManagedBalancedConsumer",
+    "processing.values": "Retry RunSummary",
+    "runtime.engine.commits.pending": "Commit",
+    "simpleconsumer": "SimpleConsumer",
+    "structs": "CompressionType OffsetAndMetadata OffsetResetStrategy OffsetType TopicPartition",
+    "subscription_state": "SubscriptionState TopicPartitionState",
+    "wire.records": "Message",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted([*_HOMES, "__version__"])
 

@@ -31,10 +31,10 @@ from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
-from managedconsumer.listeners import check_listener
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.simpleconsumer import HeldConsumer
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetType
+from managedconsumer.subscription_input import check_listener
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -1,4 +1,4 @@
-"""Deadlines and back-off as arithmetic on a given ``now`` (monotonic seconds); nothing here reads a clock."""
+"""Deadlines and back-off as arithmetic on a given ``now`` (monotonic seconds)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,12 @@ class Deadline:
         return None if self.at is None else max(0.0, self.at - now)
 
     def expired(self, now: float) -> bool:
-        """True once the deadline has passed."""
+        """Return True once the deadline has passed."""
         return self.at is not None and now >= self.at
 
 
 class Backoff:
-    """Exponential, capped, jittered waiting times.
-
-    Jitter keeps a fleet that lost the same broker from coming back in step.  The random source is given
-    (a function that returns numbers in [0, 1)), so tests and simulations are repeatable.
-    """
+    """Exponential, capped, jittered pauses; ``random`` returns numbers in [0, 1)."""
 
     __slots__ = ("_base", "_cap", "_random", "failures", "retry_at")
 
@@ -42,7 +38,7 @@ class Backoff:
         self.retry_at = 0.0
 
     def fail(self, now: float) -> float:
-        """Note a failure; returns the delay in seconds until :meth:`ready` turns true again."""
+        """Note a failure; return the pause in seconds until :meth:`ready` is True again."""
         delay: float = min(self._cap, self._base * (2 ** min(self.failures, 30)))
         delay *= 0.8 + 0.4 * self._random()
         self.failures += 1
@@ -55,9 +51,9 @@ class Backoff:
         self.retry_at = 0.0
 
     def ready(self, now: float) -> bool:
-        """True when the waiting time since the last failure is over."""
+        """Return True when the pause after the last failure is over."""
         return now >= self.retry_at
 
 
-# The one place outside ``runtime`` that names the real clock, so that it can be handed down as a default.
+# The one place outside ``runtime`` that names the real clock, as a default.
 monotonic = time.monotonic

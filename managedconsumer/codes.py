@@ -1,4 +1,4 @@
-"""The error codes that decisions are made by, under Kafka's own names. What they mean is in ``errors``."""
+"""The error codes that decisions depend on, under Kafka's own names; ``errors`` has their meanings."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ UNRELEASED_INSTANCE_ID = err.UnreleasedInstanceId.ERROR_CODE
 UNSUPPORTED_ASSIGNOR = err.UnsupportedAssignor.ERROR_CODE
 INVALID_REGULAR_EXPRESSION = err.InvalidRegularExpression.ERROR_CODE
 
-#: There is no coordinator at that broker: it has to be looked up again.
+#: That broker is not the coordinator, which has to be looked up again.
 COORDINATOR_GONE = frozenset({COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR})
 #: Another broker coordinates the group, or will soon.
 COORDINATOR_CHANGES = COORDINATOR_GONE | {COORDINATOR_LOAD_IN_PROGRESS}
-#: The topic or the partition is being made, or its leader is being chosen.
+#: The topic is being created, or the partition's leader elected.
 NOT_THERE_YET = frozenset({UNKNOWN_TOPIC_OR_PARTITION, LEADER_NOT_AVAILABLE})
-#: The answers to a classic member that is no member any more.
+#: A classic member is not in the group, or not in its generation, any more.
 CLASSIC_EXPELLED = frozenset({ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID})

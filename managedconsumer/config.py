@@ -1,7 +1,7 @@
 """Every consumer option once: its default, its unit, its range. Both consumers validate through here.
 
-Bad values raise ``TypeError`` (wrong kind) or ``ConfigurationError`` (a ``ValueError``: wrong range); the text
-names the argument, the value and what is allowed. A type checker needs each option in two more places: the signature of
+Bad values raise TypeError (wrong type) or ConfigurationError (a ValueError: out of range); the text names the argument,
+the value and what is allowed. A type checker needs each option in two more places: the signature of
 ``ManagedBalancedConsumer`` and ``typed_options``. ``tests/test_config.py`` and ``tests/typed`` compare them with this.
 """
 
@@ -28,6 +28,10 @@ OnError = str | Callable[[BaseException, Any], str]
 Deserializer = Callable[[Any, Any], Any]
 #: ``int``: pykafka's :class:`~managedconsumer.OffsetType`, or kafka-python's OffsetResetStrategy.
 OffsetReset = Union[int, Literal["earliest", "latest", "none"], "timedelta"]
+#: Numbers of at least 1, and of at least 0.
+Positive = int
+NotNegative = int
+_MINIMUM = {"Positive": 1, "NotNegative": 0}
 Isolation = Literal["read_uncommitted", "read_committed"]
 GroupProtocol = Literal["auto", "classic", "consumer"]
 
@@ -45,17 +49,17 @@ _DURATION = re.compile(
 
 
 def wrong_kind(name: str, value: Any, allowed: str) -> TypeError:
-    """The error to raise for a ``value`` of the wrong type: it names the argument, what is allowed, type and value."""
+    """Return the error for a ``value`` of the wrong type: it names the argument, what is allowed, type and value."""
     return TypeError(f"{name} must be {allowed}, not {type(value).__name__}: {value!r}")
 
 
 def wrong_value(name: str, value: Any, allowed: str) -> ConfigurationError:
-    """The error to raise for a ``value`` that is out of range: it names the argument, what is allowed and the value."""
+    """Return the error for a ``value`` that is out of range: it names the argument, what is allowed and the value."""
     return ConfigurationError(f"{name} must be {allowed}, not {value!r}")
 
 
 def check_int(name: str, value: Any, minimum: int = 1, unit: str = "", also: tuple[int, ...] = ()) -> int:
-    """``value`` as an int of at least ``minimum``, or one of ``also``; floats and bools pass as in pykafka."""
+    """Return ``value`` as an int of at least ``minimum``, or one of ``also``; floats and bools pass as in pykafka."""
     allowed = f"a number of at least {minimum}{' ' + unit if unit else ''}"
     if also:
         allowed += f" (or {' or '.join(map(str, also))})"
@@ -71,7 +75,7 @@ def check_int(name: str, value: Any, minimum: int = 1, unit: str = "", also: tup
 
 
 def check_bool(name: str, value: Any) -> bool:
-    """``value`` as a bool; 0 and 1 pass, everything else raises TypeError: the text ``"false"`` would count as true."""
+    """Return ``value`` as a bool; 0 and 1 pass. All else raises TypeError: the text ``"false"`` would count as true."""
     if isinstance(value, bool):
         return value
     if isinstance(value, Integral) and value in (0, 1):
@@ -80,38 +84,22 @@ def check_bool(name: str, value: Any) -> bool:
 
 
 def check_choice(name: str, value: Any, allowed: Any) -> Any:
-    """``value`` if it is one of ``allowed``."""
+    """Return ``value`` if it is one of ``allowed``."""
     if value not in tuple(allowed):  # a tuple compares, a dict would complain of what cannot be hashed
         raise wrong_value(name, value, f"one of {', '.join(map(repr, allowed))}")
     return value
 
 
 #: Arguments of KafkaClient, which a consumer does not take.
-CLIENT_ARGUMENTS = (
-    "hosts",
-    "socket_timeout_ms",
-    "offsets_channel_socket_timeout_ms",
-    "exclude_internal_topics",
-    "source_address",
-    "ssl_config",
-    "broker_version",
-    "security",
-    "metadata_max_age_ms",
-    "client_id",
-    "security_protocol",
-    "ssl_context",
-    "ssl_cafile",
-    "ssl_certfile",
-    "ssl_keyfile",
-    "ssl_password",
-    "ssl_check_hostname",
-    "sasl_mechanism",
-    "sasl_username",
-    "sasl_password",
-    "sasl_oauth_token",
-    "sasl_oauth_extensions",
+CLIENT_ARGUMENTS = tuple(
+    (
+        "hosts socket_timeout_ms offsets_channel_socket_timeout_ms exclude_internal_topics source_address ssl_config "
+        "broker_version security metadata_max_age_ms client_id security_protocol ssl_context ssl_cafile ssl_certfile "
+        "ssl_keyfile ssl_password ssl_check_hostname sasl_mechanism sasl_username sasl_password sasl_oauth_token "
+        "sasl_oauth_extensions"
+    ).split()
 )
-#: Other Kafka clients' names of an argument, and its name here.
+#: An argument's name in other Kafka clients, and here.
 _NAMES_ELSEWHERE = {
     "bootstrap_servers": "cluster",
     "enable_auto_commit": "auto_commit_enable",
@@ -129,10 +117,10 @@ _NAMES_ELSEWHERE = {
 
 
 def names_checked(*known: Iterable[str]) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
-    """A decorator for a consumer's constructor: TypeError for an option that does not exist, with the likely name.
+    """Decorate a consumer's constructor: an unknown option raises TypeError with the likely name.
 
-    Options are the constructor's own parameters, and those in ``known``, which it takes as ``**more``. A dict in the
-    place of the topic is refused, too: see :func:`refuse_dict`. Type checkers see the constructor as it is written.
+    Options are the constructor's own parameters, and those in ``known``, which it takes as ``**more``. A dict in place
+    of the topic raises TypeError, too, see :func:`refuse_dict`.
     """
 
     def decorate(init: Callable[_P, None]) -> Callable[_P, None]:
@@ -154,7 +142,7 @@ def names_checked(*known: Iterable[str]) -> Callable[[Callable[_P, None]], Calla
 
 
 def refuse_dict(callee: object, first: object = None) -> None:
-    """Raise TypeError for options in a dict, as confluent-kafka takes them; it says what to write."""
+    """Raise TypeError, which says what to write, for options in a dict (confluent-kafka's way)."""
     if isinstance(first, Mapping):  # not shown: it may have a password
         name = callee if isinstance(callee, str) else type(callee).__name__
         group = "consumer_group='billing'" if name == "SimpleConsumer" else "'billing'"
@@ -166,7 +154,7 @@ def refuse_dict(callee: object, first: object = None) -> None:
 
 
 def unexpected_argument(callee: str, name: str, known: Iterable[str]) -> TypeError:
-    """Python's own error for a keyword argument that does not exist, and what was probably meant."""
+    """Return Python's error for an unknown keyword argument, with the name that was probably meant."""
     from difflib import get_close_matches  # not at the top: only a mistake needs it
 
     known = sorted(known)
@@ -180,34 +168,36 @@ def unexpected_argument(callee: str, name: str, known: Iterable[str]) -> TypeErr
 
 
 def check_callable(name: str, value: Any) -> Any:
-    """``value`` if it is None or can be called."""
+    """Return ``value`` if it is None or can be called."""
     if value is not None and not callable(value):
         raise wrong_kind(name, value, "a function (or None)")
     return value
 
 
+def to_text(value: Any, what: str) -> str:
+    """Return ``value`` (str or bytes) as str; TypeError, or UnicodeException where it is not ASCII, as in pykafka."""
+    text = bytes(value).decode("latin-1") if isinstance(value, bytes | bytearray) else value
+    if not isinstance(text, str):
+        raise wrong_kind(what, value, "str or bytes")
+    if not text.isascii():
+        raise UnicodeException(f"{what}={value!r}: only ASCII characters are allowed")
+    return str(text)
+
+
 def check_group(value: Any, *, required: bool) -> str | None:
-    """A consumer group's name: str or bytes, ASCII as in pykafka (UnicodeException otherwise), not empty."""
+    """Return a consumer group's name as str, see :func:`to_text`; it cannot be empty."""
     if value is None and not required:
         return None
-    if isinstance(value, (bytes, bytearray)):
-        try:
-            value = bytes(value).decode("ascii")
-        except UnicodeDecodeError:
-            raise UnicodeException(f"consumer_group={value!r}: only ASCII characters are allowed") from None
     if value is None:
         raise ConfigurationError("consumer_group=None: a managed consumer needs the name of its group (str or bytes)")
-    if not isinstance(value, str):
-        raise wrong_kind("consumer_group", value, "str or bytes")
-    if not value.isascii():
-        raise UnicodeException(f"consumer_group={value!r}: only ASCII characters are allowed")
-    if not value:
+    name = to_text(value, "consumer_group")
+    if not name:
         raise ConfigurationError("consumer_group='': the name of a group cannot be empty")
-    return value
+    return name
 
 
 def check_reset(value: Any) -> str:
-    """``auto_offset_reset`` as ``"earliest"``, ``"latest"``, ``"none"`` or ``"by_duration:..."``."""
+    """Return ``auto_offset_reset`` as ``"earliest"``, ``"latest"``, ``"none"`` or ``"by_duration:..."``."""
     try:
         return _RESETS[value]
     except (KeyError, TypeError):
@@ -225,20 +215,17 @@ def check_reset(value: Any) -> str:
 
 
 def duration_of(reset: str) -> Ago | None:
-    """The duration in ``"by_duration:P1DT2H30M5.5S"`` (KIP-1106: days, hours, minutes, seconds), if there is one."""
+    """Return the duration in ``"by_duration:P1DT2H30M5.5S"`` (KIP-1106), or None."""
     found = _DURATION.fullmatch(reset)
     units = zip(() if found is None else found.groups("0"), (86_400, 3_600, 60, 1), strict=False)
     return Ago(round(1000 * sum(float(number) * seconds for number, seconds in units))) or None
 
 
 class _Options:
-    """Options with their defaults as attributes of the class."""
+    """Options as a class's annotated attributes, whose values are the defaults."""
 
     #: Their names.
     _fields: ClassVar[tuple[str, ...]]
-    #: Numbers of at least 1, and of at least 0.
-    _positive: ClassVar[tuple[str, ...]]
-    _not_negative: ClassVar[tuple[str, ...]]
 
     def __init_subclass__(cls) -> None:
         cls._fields = tuple(cls.__annotations__)
@@ -248,40 +235,38 @@ class _Options:
             if name not in self._fields:
                 raise unexpected_argument(type(self).__name__, name, self._fields)
             setattr(self, name, value)
-        for name in self._fields:
-            value = getattr(self, name)
-            if isinstance(getattr(type(self), name), bool):
-                setattr(self, name, check_bool(name, value))
-            elif name in self._positive:
-                setattr(self, name, check_int(name, value, 1, _unit(name, "byte")))
-            elif name in self._not_negative:
-                setattr(self, name, check_int(name, value, 0, _unit(name, "bytes")))
+        for name, kind in type(self).__annotations__.items():
+            if kind == "bool":
+                setattr(self, name, check_bool(name, getattr(self, name)))
+            elif (least := _MINIMUM.get(kind)) is not None:
+                setattr(self, name, check_int(name, getattr(self, name), least, _unit(name, least)))
         self._check()
 
     def _check(self) -> None:
-        """Validate and convert what is neither a number nor a switch; raises TypeError and ConfigurationError."""
+        """Validate and convert the options that are neither numbers nor bools; raises TypeError, ConfigurationError."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in self._fields)})"
 
 
-def _unit(name: str, size: str) -> str:
+def _unit(name: str, minimum: int) -> str:
+    size = "byte" if minimum == 1 else "bytes"
     return "ms" if name.endswith("_ms") else size if name.endswith("_bytes") else ""
 
 
 class ConsumerOptions(_Options):
     """The options that SimpleConsumer and ManagedBalancedConsumer share; times in milliseconds, sizes in bytes."""
 
-    fetch_message_max_bytes: int = 1024 * 1024
-    num_consumer_fetchers: int = 1
+    fetch_message_max_bytes: Positive = 1024 * 1024
+    num_consumer_fetchers: Positive = 1
     auto_commit_enable: bool = False
-    auto_commit_interval_ms: int = 60 * 1000
-    queued_max_messages: int = 2000
-    fetch_min_bytes: int = 1
-    fetch_error_backoff_ms: int = 500
-    fetch_wait_max_ms: int = 100
-    offsets_channel_backoff_ms: int = 1000
-    offsets_commit_max_retries: int = 5
+    auto_commit_interval_ms: Positive = 60 * 1000
+    queued_max_messages: Positive = 2000
+    fetch_min_bytes: NotNegative = 1
+    fetch_error_backoff_ms: NotNegative = 500
+    fetch_wait_max_ms: NotNegative = 100
+    offsets_channel_backoff_ms: NotNegative = 1000
+    offsets_commit_max_retries: NotNegative = 5
     auto_offset_reset: Any = OffsetType.EARLIEST
     consumer_timeout_ms: int = -1
     reset_offset_on_start: bool = False
@@ -290,18 +275,9 @@ class ConsumerOptions(_Options):
     reset_offset_on_fetch: bool = True
     isolation_level: str = "read_uncommitted"
     client_rack: str | None = None
-    queued_max_bytes: int = 64 * 1024 * 1024
+    queued_max_bytes: Positive = 64 * 1024 * 1024
     on_error: OnError = "raise"
     use_rdkafka: bool = False
-
-    _positive = (
-        *("fetch_message_max_bytes", "num_consumer_fetchers", "auto_commit_interval_ms", "queued_max_messages"),
-        "queued_max_bytes",
-    )
-    _not_negative = (
-        *("fetch_min_bytes", "fetch_wait_max_ms", "fetch_error_backoff_ms", "offsets_channel_backoff_ms"),
-        "offsets_commit_max_retries",
-    )
 
     def _check(self) -> None:
         self.consumer_timeout_ms = check_int("consumer_timeout_ms", self.consumer_timeout_ms, 0, "ms", also=(-1,))
@@ -315,27 +291,24 @@ class ConsumerOptions(_Options):
 
     @property
     def isolation(self) -> int:
-        """The number that the protocol uses for the isolation level."""
+        """The protocol's number of the isolation level."""
         return ISOLATION_LEVELS[self.isolation_level]
 
 
 class GroupOptions(_Options):
     """The further options of a group member; times in milliseconds."""
 
-    rebalance_max_retries: int = 5
-    rebalance_backoff_ms: int = 2000
-    heartbeat_interval_ms: int = 3000
-    session_timeout_ms: int = 45000
-    rebalance_timeout_ms: int = 300000
+    rebalance_max_retries: NotNegative = 5
+    rebalance_backoff_ms: NotNegative = 2000
+    heartbeat_interval_ms: Positive = 3000
+    session_timeout_ms: Positive = 45000
+    rebalance_timeout_ms: Positive = 300000
     max_processing_ms: int | None = None
-    revoke_drain_ms: int = 1000
+    revoke_drain_ms: NotNegative = 1000
     group_protocol: str = "classic"
     group_instance_id: str | None = None
     post_rebalance_callback: Callable[..., Any] | None = None
     history: str | PathLike[str] | None = None
-
-    _positive = ("heartbeat_interval_ms", "session_timeout_ms", "rebalance_timeout_ms")
-    _not_negative = ("rebalance_max_retries", "rebalance_backoff_ms", "revoke_drain_ms")
 
     def _check(self) -> None:
         if self.max_processing_ms is not None:
@@ -355,6 +328,6 @@ class GroupOptions(_Options):
             raise wrong_value("group_instance_id", self.group_instance_id, "a str that is not empty (or None)")
 
     def left_to_the_broker(self) -> list[str]:
-        """The names of the options that are not at their defaults, and that the broker decides under KIP-848."""
+        """Return the names of changed options that the broker decides under KIP-848."""
         names = ("session_timeout_ms", "heartbeat_interval_ms")
         return [name for name in names if getattr(self, name) != getattr(GroupOptions, name)]

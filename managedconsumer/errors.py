@@ -1,5 +1,5 @@
 # ruff: noqa: E501  (the table of codes has one line per code, however long its sentence)
-"""Every exception of this package, and every error code a Kafka broker can answer with.
+"""Every exception of this package, and every error code of a Kafka broker.
 
 The tree and the names are pykafka 2.8's, so its users' ``except`` clauses keep their meaning; the codes and their two
 flags (``retriable``, ``refresh_metadata``) are those of ``org.apache.kafka.common.protocol.Errors`` in Kafka 4.3.
@@ -8,18 +8,75 @@ All of them can be pickled (Spark sends them from executors to the driver) and n
 
 from __future__ import annotations
 
-from managedconsumer._error_base import ERROR_CODES as ERROR_CODES
-from managedconsumer._error_base import REFRESH, RETRY, Root, code_class
-from managedconsumer._error_base import CommitFailedError as CommitFailedError
-from managedconsumer._error_base import CommitPendingError as CommitPendingError
-from managedconsumer._error_base import KafkaException as KafkaException
-from managedconsumer._error_base import ProtocolClientError as ProtocolClientError
-from managedconsumer._error_base import SaslAuthenticationError as SaslAuthenticationError
-from managedconsumer._error_base import UnknownErrorCode as UnknownErrorCode
-from managedconsumer._error_base import error_for_code as error_for_code
-from managedconsumer._error_logs import LogTruncationError as LogTruncationError
-from managedconsumer._error_logs import MessageFailedError as MessageFailedError
-from managedconsumer._error_logs import RecordsNotSentError as RecordsNotSentError
+import sys
+from typing import Any, Final, Mapping, cast
+
+from managedconsumer import shown
+
+_PYKAFKA_EXCEPTIONS: Final = "pykafka.exceptions"
+_LAST_NAME_PYKAFKA_DEFINES: Final = "RdKafkaStoppedException"
+
+
+class Root(Exception):
+    """Gives all exceptions a base that Python lets us exchange; only heap types may swap their bases."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Root:
+        # At creation, not at import: pykafka may be imported after us, and importing it ourselves costs 0.2 s.
+        _adopt_pykafka_bases()
+        return super().__new__(cls, *args, **kwargs)
+
+
+class KafkaException(Root):
+    """Base of all exceptions of this package (pykafka's name).
+
+    ``retriable``: the same operation may succeed later without anybody's intervention.  ``refresh_metadata``: the
+    view of topics and leaders is stale and should be fetched anew before trying again.
+
+    In a process that also uses pykafka, every class here that pykafka has too is also a subclass of pykafka's, so
+    ``except pykafka.exceptions.X`` goes on working in programs that were written for it.
+    """
+
+    retriable: bool = False
+    refresh_metadata: bool = False
+
+
+class ProtocolClientError(KafkaException):
+    """An error code in a broker's response: ``code`` is its number, ``kafka_name`` Kafka's name."""
+
+    ERROR_CODE: int = cast("int", None)  # None on the base, as in pykafka; every subclass has a number
+    kafka_name: str = "UNKNOWN"
+    description: str = "the broker answered with an error"
+
+    @property
+    def code(self) -> int:
+        """The number the broker sent."""
+        return self.ERROR_CODE
+
+    def __str__(self) -> str:
+        text = super().__str__() or self.description
+        return f"{text} (Kafka error {self.code}, {self.kafka_name})"
+
+
+class SaslAuthenticationError(KafkaException):
+    """The broker, or we, refused the other's credentials.  Secrets are never part of the text."""
+
+
+class CommitFailedError(KafkaException):
+    """Offsets were not committed; the text says which, which were, and why. The cause is the ``__cause__``.
+
+    ``committed`` and ``not_committed``: next offsets by TopicPartition. ``retriable``: the same call may succeed later
+    (the coordinator was away); otherwise the partitions are others' now, who read the messages again.
+    """
+
+    committed: Mapping[Any, int] = {}
+    not_committed: Mapping[Any, int] = {}
+
+
+class CommitPendingError(KafkaException, TimeoutError):
+    """``Commit.result()`` waited for its time-out, and the commit is still in progress."""
+
+    retriable = True
+
 
 # --- pykafka's exceptions that are no error codes ---
 
@@ -31,8 +88,8 @@ class UnicodeException(Root):
 class NoBrokersAvailableError(KafkaException):
     """No broker could be reached; the text lists each address that was tried and what happened there.
 
-    ``refused``: nothing listens at any of the addresses. ``definite``: every address gave a clear answer (nothing listens
-    there, the name does not exist, the peer hung up), none fell silent.
+    ``refused``: nothing listens at any of the addresses. ``definite``: every address gave a clear answer (nothing
+    listens there, the name does not exist, the peer hung up), none fell silent.
     """
 
     retriable = True
@@ -48,7 +105,7 @@ class LeaderNotFoundError(KafkaException):
 
 
 class SocketDisconnectedError(KafkaException):
-    """The connection to a broker broke, or was closed while an answer was awaited."""
+    """The connection to a broker broke, or was closed while a request was in flight."""
 
     retriable = True
     refresh_metadata = True
@@ -107,7 +164,7 @@ class IllegalStateError(KafkaException):
 
 
 class ConcurrentUseError(IllegalStateError):
-    """``run()`` goes on and takes all messages of the consumer: nobody else can have one, and no other run begins."""
+    """``run()`` is active and takes all messages of the consumer: no other call can take one, or start a run."""
 
 
 class ConfigurationError(KafkaException, ValueError):
@@ -156,7 +213,7 @@ class CorruptRecordError(MessageSetDecodeFailure):
 
 
 class RecordTooLargeError(CorruptRecordError):
-    """A batch is larger than an answer may be (``size`` and ``limit`` in bytes; the remedy is in the text).
+    """A batch is larger than a response may be (``size`` and ``limit`` in bytes; the remedy is in the text).
 
     It was not received. As with any CorruptRecordError the position stays before it, and ``on_error`` decides.
     """
@@ -176,7 +233,7 @@ class ProtocolError(KafkaException):
 
 
 class MalformedResponseError(ProtocolError):
-    """An answer cannot be decoded: it is cut short, has bytes too many, or claims absurd counts."""
+    """A response cannot be decoded: it is cut short, has bytes left over, or impossible counts."""
 
 
 class FrameError(ProtocolError):
@@ -184,7 +241,7 @@ class FrameError(ProtocolError):
 
 
 class FrameTooLargeError(FrameError):
-    """A message takes ``size`` bytes where ``limit`` are allowed; ``answer`` is what its first bytes say, if known."""
+    """A message takes ``size`` bytes where ``limit`` are allowed; ``answer`` has the fields of its first bytes, if known."""
 
     def __init__(self, text: str, size: int = 0, limit: int = 0, answer: dict[str, object] | None = None) -> None:
         super().__init__(text)
@@ -216,7 +273,147 @@ class UnsupportedBrokerError(KafkaException):
         )
 
 
+class LogTruncationError(KafkaException):
+    """Messages that were delivered are not in the log any more (an unclean leader election; KIP-320).
+
+    From ``diverging_offset`` up to ``position`` the log holds other messages, or none.
+    """
+
+    def __init__(self, topic: str, partition: int, position: int, diverging_offset: int) -> None:
+        super().__init__(topic, partition, position, diverging_offset)
+        self.topic, self.partition = topic, partition
+        self.position, self.diverging_offset = position, diverging_offset
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition}: the log was truncated: offsets {self.diverging_offset} to "
+            f"{self.position - 1}, which were handed out, are not in it any more."
+        )
+
+
+class MessageFailedError(KafkaException):
+    """A message failed for good and there is no ``on_dead``: ``run()`` has ended, and has committed what was done.
+
+    ``message`` is the message, the cause (``__cause__``) what the handler raised.
+    """
+
+    def __init__(self, text: str = "", message: object = None) -> None:
+        super().__init__(text)
+        self.message = message
+
+
+class RecordsNotSentError(KafkaException):
+    """A broker's responses have no records although its log goes on from ``offset`` to its ``end``.
+
+    Raised by :func:`~managedconsumer.runtime.fetch_range.fetch_range` (Spark) after ``waited`` seconds of asking.
+    """
+
+    retriable = True
+
+    def __init__(self, topic: str, partition: int, offset: int, end: int, waited: float) -> None:
+        super().__init__(topic, partition, offset, end, waited)
+        self.topic, self.partition, self.offset, self.end, self.waited = topic, partition, offset, end, waited
+
+    def __str__(self) -> str:
+        return (
+            f"{self.topic}-{self.partition}: for {self.waited:.0f} s the broker has sent no records from offset "
+            f"{self.offset} on, although the log ends at {self.end}. If it reads slowly from tiered storage, raise its "
+            "remote.fetch.max.wait.ms, or the reader's patience (Spark: kafkaConsumer.pollTimeoutMs). If compaction "
+            "has left nothing up to the end, one more record in the partition helps"
+        )
+
+
 # --- error codes ---
+
+ERROR_CODES: dict[int, type[ProtocolClientError]] = {}
+"""Error code -> exception class, every code of Kafka 4.3 (pykafka's dict, grown)."""
+
+RETRY, REFRESH = 1, 2
+
+
+def code_class(
+    number: int,
+    kafka_name: str,
+    name: str,
+    description: str,
+    flags: int = 0,
+    *bases: type[KafkaException],
+) -> type[ProtocolClientError]:
+    """Create the exception class of one error code and enter it in ``ERROR_CODES``."""
+    body = {
+        "__doc__": f"{description[0].upper()}{description[1:]}.",
+        "__module__": __name__,
+        "ERROR_CODE": number,
+        "kafka_name": kafka_name,
+        "description": description,
+        "retriable": flags >= RETRY,
+        "refresh_metadata": flags >= REFRESH,
+    }
+    created = cast("type[ProtocolClientError]", type(name, (ProtocolClientError, *bases), body))
+    ERROR_CODES[number] = created
+    return created
+
+
+class UnknownErrorCode(ProtocolClientError):
+    """A code that this release does not know: a newer broker's.  ``code`` keeps the number.
+
+    Treated as retriable, as Kafka only adds codes, and giving up on one that heals would be the worse mistake.
+    """
+
+    retriable = True
+    description = "this release does not know the broker's error code"
+
+    def __init__(self, code: int, message: str | None = None) -> None:
+        super().__init__(code, message)
+        self.ERROR_CODE = code
+        self._message = message
+
+    def __str__(self) -> str:
+        return f"{self._message or self.description} (Kafka error {self.code}, {self.kafka_name})"
+
+
+def error_for_code(code: int, message: str | None = None) -> ProtocolClientError:
+    """An exception for a broker's error code, with the broker's own text if it sent one (a line of it).  Never raises.
+
+    ``code`` 0 is no error and should not come here; it gives an ``UnknownErrorCode(0)``, so a caller's slip shows.
+    """
+    message = shown.short(message) if message else None
+    known = ERROR_CODES.get(code)
+    if known is None:
+        return UnknownErrorCode(code, message)
+    return known(message) if message else known()
+
+
+_adopted = False
+
+
+def _adopt_pykafka_bases() -> None:
+    """Make each class here that pykafka has too a subclass of pykafka's, once pykafka is in the process.
+
+    Safe from any thread: two at once compute and assign the same bases.
+    """
+    global _adopted
+    if _adopted:
+        return
+    twins = vars(sys.modules.get(_PYKAFKA_EXCEPTIONS, object))
+    if _LAST_NAME_PYKAFKA_DEFINES not in twins:  # not imported, or still being imported
+        return
+    for ours in sorted(_descendants(Root), key=lambda cls: len(cls.__mro__)):  # parents first
+        twin = twins.get(ours.__name__)
+        if isinstance(twin, type) and ours.__module__ == __name__ and twin not in ours.__bases__:
+            ours.__bases__ = (*ours.__bases__, twin)
+    _adopted = True
+
+
+def _descendants(root: type[Root]) -> set[type[Root]]:
+    found, todo = {root}, [root]
+    while todo:
+        for child in todo.pop().__subclasses__():
+            if child not in found:
+                found.add(child)
+                todo.append(child)
+    return found
+
 
 # fmt: off
 # The table: number, Kafka's name, our name (pykafka's where it has one), meaning, and whether to retry or to refresh

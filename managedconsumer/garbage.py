@@ -1,4 +1,4 @@
-"""The garbage collector rests while much is made that is no garbage, or while its own code must not run."""
+"""Switches the garbage collector off for a while."""
 
 from __future__ import annotations
 

@@ -1,44 +1,43 @@
-"""Rebalance listeners: what a user implements to hear of partitions coming, going and being lost.
+"""Rebalance listeners: the callbacks for partitions that are assigned, revoked or lost.
 
-Offsets on this side are *next* offsets only; a listener asks its consumer (``position``, ``committed``, ``seek``,
-``commit_offsets``, ``pause`` work inside every callback).
+``position``, ``committed``, ``seek``, ``commit_offsets`` and ``pause`` work inside every callback; their offsets are
+*next* offsets.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Collection
+from typing import Collection
 
-from managedconsumer import subscription_input
 from managedconsumer.structs import TopicPartition
 
 
 class ConsumerRebalanceListener(ABC):
     """Callbacks around a rebalance. They run in the thread that calls ``consume()`` (or ``stop()``).
 
-    Every member of the group has been through ``on_partitions_revoked`` before any goes through
-    ``on_partitions_assigned``, so what one saves in the former the next owner finds in the latter. Heartbeats go on
-    while a callback runs. An exception surfaces, once and as itself, from the call in which it runs; the rebalance
-    counts as done and the callback is not repeated. (Contract: Java's ``ConsumerRebalanceListener``, KIP-429.)
+    ``on_partitions_revoked`` has run in every member before ``on_partitions_assigned`` runs in any, so the next owner
+    finds what the former saves. Heartbeats go on while a callback runs. The call in which a callback runs raises its
+    exception, once; the rebalance counts as done and the callback is not repeated. (Contract: Java's
+    ``ConsumerRebalanceListener``, KIP-429.)
     """
 
     @abstractmethod
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
-        """These partitions are about to be given up; nothing more of them is handed out, and commits still count.
+        """These partitions are about to be given up: no more of their messages are delivered, commits still count.
 
-        Eager: all partitions, at the start of every rebalance. Cooperative: only those that go, and never an empty
-        collection. Also called by ``stop()``.
+        Eager: all partitions, at the start of every rebalance. Cooperative: only those that move, never none. Also
+        called by ``stop()``.
         """
 
     @abstractmethod
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
-        """The rebalance is complete; called exactly once for each, before anything is fetched of new partitions.
+        """The rebalance is complete; called exactly once for each, before new partitions are fetched.
 
-        Eager: the whole assignment. Cooperative: what is new, which may be nothing.
+        Eager: the whole assignment. Cooperative: the new partitions, maybe none.
         """
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
-        """The member was thrown out: others may own these partitions already, and nothing can be committed.
+        """The member was expelled: others may own these partitions already, and nothing can be committed.
 
         By default this calls :meth:`on_partitions_revoked`, as listeners written before KIP-429 expect.
         """
@@ -59,13 +58,3 @@ class AsyncConsumerRebalanceListener(ABC):
     async def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
         """See :meth:`ConsumerRebalanceListener.on_partitions_lost`."""
         await self.on_partitions_revoked(lost)
-
-
-def check_listener(listener: Any) -> Any:
-    """``listener`` if it is None or has the callbacks; raises TypeError otherwise.
-
-    Other clients' listener classes (kafka-python's, aiokafka's) and any object with ``on_partitions_revoked`` and
-    ``on_partitions_assigned`` will do; without ``on_partitions_lost``, ``on_partitions_revoked`` is called instead.
-    """
-    subscription_input.check_listener(listener)
-    return listener

@@ -1,7 +1,6 @@
-"""Fields of log lines, beside their text: ``group``, ``member``, ``generation``, ``topic``, ``partition``.
+"""Fields of log lines: ``group``, ``member``, ``generation``, ``topic``, ``partition``. Pure.
 
-They are attributes of the ``LogRecord``, so a formatter that writes JSON finds them. A line has those that are known
-and that it is about. Pure.
+They are attributes of the ``LogRecord``, for a formatter that writes JSON. A line has those that are known.
 """
 
 from __future__ import annotations
@@ -12,10 +11,9 @@ from managedconsumer.structs import NO_GENERATION, Generation
 
 
 class LogFields:
-    """The fields of one consumer's log lines, for a logger's ``extra=``.
+    """The fields of one consumer's log lines, for a logger's ``extra=``. Safe from any thread without a lock.
 
-    Safe from any thread without a lock: the generation is replaced as a whole. A call makes a dict, so lines that may
-    come with every message must not have it.
+    A call makes a dict, so a line for every message must not have it.
     """
 
     __slots__ = ("_generation", "_group")
@@ -29,11 +27,11 @@ class LogFields:
         self._generation = generation
 
     def __call__(self, tp: tuple[str, int] | None = None) -> Mapping[str, Any]:
-        """Return the member's fields of this moment and, in a line about one partition ``tp``, its topic and number."""
+        """Return the member's current fields and, for a line about one partition ``tp``, its topic and number."""
         return self.of(self._generation, tp)
 
     def of(self, generation: Generation, tp: tuple[str, int] | None = None) -> Mapping[str, Any]:
-        """The same for a line about ``generation``. What there is not (no group, not joined yet) is left out."""
+        """Return the fields for a line about ``generation``, without unknown ones (no group, not joined yet)."""
         fields: dict[str, Any] = {}
         if self._group is not None:
             fields["group"] = self._group

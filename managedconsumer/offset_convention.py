@@ -1,4 +1,4 @@
-"""pykafka's offset conventions, and the one place where they are converted.
+"""Converts pykafka's offsets into Kafka's and back.
 
 ============================================================  =========================================
 where                                                         what the number means
@@ -25,19 +25,19 @@ _NAMED = {"earliest": OffsetType.EARLIEST, "latest": OffsetType.LATEST}
 
 
 def held_from_position(position: int | None) -> int:
-    """The *last consumed* offset for a *next* offset; -2 when nothing can have been consumed.
+    """Return the *last consumed* offset for a *next* offset; -2 if nothing can have been consumed.
 
-    A position of 0 gives -2 as well: pykafka's -1 would mean "the end of the log" when a callback hands it back, and
-    silently skip everything.
+    A position of 0 gives -2, too: pykafka's -1 would mean "the end of the log" when a callback returns it, and skip
+    everything.
     """
     return OffsetType.EARLIEST if not position else position - 1
 
 
 def target_of(value: Any, what: str) -> tuple[str, int]:
-    """Read an entry of ``reset_offsets`` or of a callback's answer.
+    """Read an entry of ``reset_offsets`` or of a callback's result.
 
-    ``("seek", next offset)``, or ``("lookup", -2, -1 or a timestamp in ms)``. Raises TypeError or ValueError that name
-    ``what``.
+    Returns ``("seek", next offset)``, or ``("lookup", -2, -1 or a timestamp in ms)``. Raises TypeError or ValueError
+    with ``what`` in the text.
     """
     import datetime as dt  # here, as it takes two milliseconds
 
@@ -65,7 +65,7 @@ def target_of(value: Any, what: str) -> tuple[str, int]:
 
 
 def next_offset_of(value: Any, what: str) -> OffsetAndMetadata:
-    """Read an entry of ``commit_offsets``; raises TypeError or ValueError that name ``what``."""
+    """Read an entry of ``commit_offsets``; raises TypeError or ValueError with ``what`` in the text."""
     if isinstance(value, OffsetAndMetadata):
         return value._replace(offset=next_offset_of(value.offset, what).offset)
     if isinstance(value, bool) or not isinstance(value, Integral):

@@ -1,7 +1,4 @@
-"""One assigned partition: where the consumer is in it and whether it may be fetched.
-
-Pure, and not thread-safe: the owner of the SubscriptionState holds its lock around every use.
-"""
+"""One assigned partition: its position and whether it may be fetched. Pure."""
 
 from __future__ import annotations
 
@@ -13,17 +10,14 @@ from managedconsumer.errors import ConfigurationError, IllegalStateError
 
 
 class MissingPreconditionError(IllegalStateError, AssertionError):
-    """The call needs something that was not given or set before; kafka-python asserts it."""
+    """Something that the call needs was not given or set before; kafka-python asserts it."""
 
 
 class FetchState(Enum):
-    """Where a partition is on the way to being fetched.
+    """The steps from an assignment to fetching. A paused partition goes through them, too.
 
-    INITIALIZING: assigned, and it is not known yet where to start (the committed offset has to be looked up).
-    AWAITING_RESET: there is no usable offset; the log's end or beginning has to be asked for.
-    FETCHING: there is a position.
-
-    Being paused is independent of this: a paused partition is looked up and reset, only not fetched.
+    INITIALIZING: the committed offset has to be looked up. AWAITING_RESET: there is no usable offset, so the log's end
+    or beginning has to be looked up. FETCHING: there is a position.
     """
 
     INITIALIZING = "initializing"
@@ -31,7 +25,7 @@ class FetchState(Enum):
     FETCHING = "fetching"
 
 
-#: The allowed moves. Nothing returns to INITIALIZING: only a new assignment starts there.
+#: The allowed moves. Only a new assignment starts at INITIALIZING.
 TRANSITIONS: Mapping[FetchState, frozenset[FetchState]] = {
     FetchState.INITIALIZING: frozenset({FetchState.AWAITING_RESET, FetchState.FETCHING}),
     FetchState.AWAITING_RESET: frozenset({FetchState.AWAITING_RESET, FetchState.FETCHING}),
@@ -40,16 +34,15 @@ TRANSITIONS: Mapping[FetchState, frozenset[FetchState]] = {
 
 
 class TopicPartitionState:
-    """Position and condition of one assigned partition.
+    """Position and condition of one assigned partition. Not thread-safe: the consumer's lock guards it.
 
-    Attributes besides the seed's: ``finished`` (next offset that may be committed, never above ``position``),
-    ``leader_epoch`` (KIP-320), ``log_start`` and ``last_stable`` (of the last fetch answer, like ``highwater``; None
-    until one came), ``era`` (number of the era it was assigned in), ``active`` (False once that assignment, or a later
-    one that retained it, has ended without it), ``held`` (blocked by a rebalance, see :meth:`SubscriptionState.hold`).
-    ``committed`` is the next offset that is known to be committed, None if unknown. ``finished_map`` is the map of
-    finished messages behind it that stands in that commit (``processing.offset_map``), empty if there is none or the
-    position was moved. ``found_map``: the offset and the map of the commit at which the assignment began, None if there
-    was no map or the position was moved. ``full``: ``run()`` has enough of this partition in hand for now.
+    Attributes besides kafka-python's: ``finished`` (next offset that may be committed, never above ``position``),
+    ``leader_epoch`` (KIP-320), ``log_start`` and ``last_stable`` (of the last fetch response, like ``highwater``; None
+    before it), ``era`` (number of the era it was assigned in), ``active`` (False once it is no longer assigned),
+    ``held`` (blocked by a rebalance, see :meth:`SubscriptionState.hold`). ``committed``: the next offset that is
+    committed, None if unknown. ``finished_map``: that commit's map of finished messages behind it
+    (``processing.offset_map``), empty if there is none or the position was moved. ``found_map``: offset and map of the
+    commit at which the assignment began, None likewise. ``full``: ``run()`` has enough messages of it in flight.
     """
 
     __slots__ = (
@@ -112,15 +105,15 @@ class TopicPartitionState:
 
     @property
     def awaiting_reset(self) -> bool:
-        """True while the log's beginning or end has to be looked up."""
+        """True while a reset has to look the position up."""
         return self._state is FetchState.AWAITING_RESET
 
     @property
     def position(self) -> int | None:
         """Offset of the next message that the user gets, None while it is unknown.
 
-        Assigning moves on over messages that were handed out (or skipped).  It raises IllegalStateError without a
-        valid position: such an assignment comes from an answer that a reset has overtaken.
+        Assigning moves on over messages that were delivered or skipped. It raises IllegalStateError without a valid
+        position: a reset came before.
         """
         return self._position
 
@@ -132,14 +125,14 @@ class TopicPartitionState:
 
     @property
     def finished(self) -> int | None:
-        """The next offset that may be committed without the user's asking: everything before it has been processed."""
+        """The next offset that an automatic commit may commit: everything before it has been processed."""
         return self._finished
 
     def finish(self, offset: int | None = None) -> bool:
         """Everything before ``offset`` (default: before the position) has been processed.
 
-        False, and nothing changes, if ``offset`` is beyond the position, behind what is finished already, or the state
-        is dead: the message in question was handed out before a seek, a reset or a rebalance.
+        Changes nothing and returns False if ``offset`` is beyond the position or before ``finished``, or the state is
+        dead: the message was delivered before a seek, a reset or a rebalance.
         """
         if self._position is None or self._finished is None or not self.active:
             return False
@@ -150,9 +143,9 @@ class TopicPartitionState:
         return True
 
     def await_reset(self, strategy: int, *, in_hand: bool = False) -> None:
-        """The position is of no use: it is to be looked up by ``strategy`` (an OffsetResetStrategy).
+        """Drop the position; it has to be looked up by ``strategy`` (an OffsetResetStrategy).
 
-        ``in_hand``: what was handed out before it still counts, see :meth:`go_on`.
+        ``in_hand``: messages that were delivered before still count, see :meth:`go_on`.
         """
         self._move(FetchState.AWAITING_RESET)
         self.reset_strategy = strategy
@@ -162,31 +155,27 @@ class TopicPartitionState:
             self.forget_finished()
 
     def forget_finished(self) -> None:
-        """Forget the offsets that were handed out: they are of another log, and none of them is committed."""
+        """Forget the delivered offsets: they are of another log, and must not be committed."""
         self._epochs = []
         self.finished_map = ""
         self._finished = None
 
     def awaits(self, strategy: int) -> bool:
-        """False if a look-up for ``strategy`` comes too late: a seek or a reset by another strategy wins."""
+        """Return False if a look-up for ``strategy`` comes too late: a seek or a reset by another strategy wins."""
         return self.awaiting_reset and self.reset_strategy == strategy and self.active
 
     def reset_to(self, offset: int, strategy: int, leader_epoch: int = -1) -> bool:
-        """Take the answer of a look-up that was started for ``strategy``.
-
-        False, and nothing changes, if the partition no longer waits for that: a seek in the meantime wins, and so does
-        a reset by another strategy.
-        """
+        """Take the result of a look-up for ``strategy``; return False, and change nothing, if it comes too late."""
         if not self.awaits(strategy):
             return False
         self.seek(offset, leader_epoch)
         return True
 
     def go_on(self, offset: int, unfinished: int, leader_epoch: int = -1) -> None:
-        """The log has other records from ``offset`` on than those that were read, or begins there: read on from it.
+        """Go on at ``offset``: the log begins there, or has other records from it on than those that were fetched.
 
-        ``unfinished``: the lowest offset below it that is in a hand, or else ``offset``. ``leader_epoch``: that of the
-        record before ``offset``, -1 if it is not known.
+        ``unfinished``: the lowest offset below it that is in flight, or else ``offset``. ``leader_epoch``: that of the
+        record before ``offset``, -1 if unknown.
         """
         finished = min(offset, max(unfinished, self._finished or 0))
         epochs = [entry for entry in self._epochs if entry[0] < offset]
@@ -196,7 +185,7 @@ class TopicPartitionState:
         self._finished, self._epochs = finished, epochs or self._epochs
 
     def seek(self, offset: int, leader_epoch: int = -1) -> None:
-        """Set the next offset, whatever the state; ends a pending reset.  Raises ValueError for a negative offset."""
+        """Set the next offset in any state; ends a reset in progress. Raises ValueError for a negative offset."""
         offset = checked_offset(offset)
         self._move(FetchState.FETCHING)
         self.reset_strategy = None
@@ -206,23 +195,23 @@ class TopicPartitionState:
 
     @property
     def leader_epoch(self) -> int:
-        """Epoch of the leader that wrote the last record before the position, -1 if that is not known."""
+        """Epoch of the leader that wrote the last record before the position, -1 if unknown."""
         return -1 if self._position is None else self.epoch_before(self._position)
 
     def epoch_before(self, offset: int) -> int:
-        """The same for the record before ``offset``, which is not below ``finished``: what goes with its commit."""
+        """Return that of the record before ``offset``, which is not below ``finished``; its commit has it."""
         for start, epoch in reversed(self._epochs):
             if start < offset:
                 return epoch
         return -1
 
     def newer_than(self, epoch: int) -> int | None:
-        """The first offset that is known to be of a later leader epoch; None: there is none, or ``epoch`` is -1."""
+        """Return the first offset of a later leader epoch; None: there is none, or ``epoch`` is -1."""
         starts = (max(0, start) for start, its in self._epochs if its > epoch >= 0)
         return next(starts, None)
 
     def note_epochs(self, starts: Iterable[tuple[int, int]]) -> None:
-        """Records were fetched: (first offset, leader epoch) wherever the epoch changes among them."""
+        """Note fetched records: (first offset, leader epoch) at each change of the epoch."""
         for start, epoch in starts:
             if not self._epochs or self._epochs[-1][1] != epoch:
                 self._epochs.append((start, epoch))
@@ -230,7 +219,7 @@ class TopicPartitionState:
             del self._epochs[0]
 
     def forget_epochs_ahead(self) -> None:
-        """Forget the leader epochs beyond the position: the messages there were dropped."""
+        """Forget the leader epochs beyond the position: those messages were dropped."""
         if self._position is not None:
             self._epochs = [entry for entry in self._epochs if entry[0] < self._position]
 
@@ -243,19 +232,16 @@ class TopicPartitionState:
         self.paused = False
 
     def is_fetchable(self) -> bool:
-        """True if messages of this partition may be fetched and handed out."""
+        """Return True if messages of this partition may be fetched and delivered."""
         free = self.active and not self.paused and not self.held and not self.full
         return free and self._state is FetchState.FETCHING
 
 
 def checked_offset(offset: int, what: str = "") -> int:
-    """``offset`` as an int of 0 or more; TypeError, or ConfigurationError, with ``what`` in front of the text."""
-    if isinstance(offset, bool):
+    """Return ``offset`` as an int of 0 or more; TypeError, ConfigurationError, with ``what`` in front of the text."""
+    if isinstance(offset, bool) or not hasattr(offset, "__index__"):
         raise TypeError(f"{what}offset must be an int, not {offset!r}")
-    try:
-        number = index(offset)
-    except TypeError:
-        raise TypeError(f"{what}offset must be an int, not {offset!r}") from None
+    number = index(offset)
     if number < 0:
         raise ConfigurationError(
             f"{what}offset must be 0 or more, not {number} (for the log's beginning or end call reset_offsets: "

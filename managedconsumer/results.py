@@ -1,7 +1,6 @@
-"""Results of the user's code that mean that it has not run: coroutines nobody awaits, generators nobody iterates. Pure.
+"""Detects that a user's function returned a coroutine or a generator, which means that it has not run. Pure.
 
-A handler that returns one has done nothing. Wherever code of the user's is called whose result is not used, this says
-so: otherwise the message would count as done.
+Every call of a user's function whose result is not used is checked: otherwise the message would count as processed.
 """
 
 from __future__ import annotations
@@ -22,16 +21,13 @@ _NOT_PLAIN = 0x20 | 0x80 | 0x100 | 0x200
 
 
 class UnusedResultError(TypeError):
-    """A function of the user's has returned what nobody awaits or iterates over: the function is wrong, not its input.
-
-    No retry heals that, and no other input does. Users see a TypeError.
-    """
+    """A user's function returned something to await or to iterate over: neither a retry nor other input helps."""
 
 
 def check_result(what: str, result: Any) -> None:
-    """Raise UnusedResultError if ``result``, which ``what`` of the user's has returned, is to be awaited or iterated.
+    """Raise UnusedResultError if ``result``, which the user's ``what`` returned, has to be awaited or iterated over.
 
-    Any other result is of no interest. (A future of a thread pool cannot be told from a value.)
+    (A future of a thread pool cannot be told from a value.)
     """
     if result is None:
         return

@@ -1,23 +1,23 @@
-"""How text from outside is shown: on a terminal and in a log, in HTML and SVG, in Prometheus' text. Pure.
+"""Escapes text from outside for a terminal, a log, HTML, SVG and Prometheus' text. Pure.
 
-Others choose keys, values, headers, timestamps, the names of topics, groups, members and clients, and a broker's texts.
-Whatever shows one of them comes here. What is shown has no character that a terminal obeys, and no more than ``MOST``.
+Such are keys, values, headers, timestamps, names of topics, groups, members and clients, and a broker's texts. The
+results have no control characters, and are bounded.
 """
 
 from __future__ import annotations
 
 import re
 
-#: How many characters of one name or text are shown in a log line or an error: Kafka's own names are shorter.
+#: The most characters of one name or text in a log line or an error; Kafka's own names are shorter.
 MOST = 2000
 
-# Control characters (C0, DEL, C1), those that turn the direction of a text or end a line, halves of surrogate pairs,
-# which no encoding takes, and what is no character (XML refuses that).
+# Control characters (C0, DEL, C1), those that turn the direction of a text or end a line, surrogates (no encoding takes
+# them), and non-characters (XML refuses them).
 _BAD = (
     "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069"
     "\\ud800-\\udfff\\ufeff\\ufff9-\\ufffc\\ufffe\\uffff"
 )
-# Texts, which ``re`` compiles when the first such character comes: compiled here, they cost each start a millisecond.
+# ``re`` compiles these when the first such character comes; here that would cost each start a millisecond.
 _IN_A_LINE = f"[{_BAD}]"
 _IN_LINES = f"(?![\\n\\t])[{_BAD}]"
 _ESCAPES = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -33,12 +33,12 @@ def line(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """The same, but line breaks and tabs stay."""
+    """Return :func:`line` of ``text``, but keep line breaks and tabs."""
     return text if text.isascii() and text.isprintable() else re.sub(_IN_LINES, _escaped, text)
 
 
 def short(text: str, most: int = MOST) -> str:
-    """:func:`line` of what is not longer than ``most`` characters; of a longer text the start, and how long it is."""
+    """Return :func:`line` of ``text``; of one longer than ``most`` characters its start and its length."""
     return line(text) if len(text) <= most else f"{line(text[:most])}... ({len(text)} characters)"
 
 
@@ -48,7 +48,7 @@ def unmistakable(data: bytes) -> str:
 
 
 def content(value: object, most: int) -> str:
-    """A message's key or value for a ``repr``, as Python writes it: about ``most`` bytes or characters of it."""
+    """Return about ``most`` bytes or characters of a message's key or value as ``repr`` writes it."""
     if isinstance(value, (bytes, str)):
         return line(repr(value[:most])) + (f"... ({len(value)})" if len(value) > most else "")
     import reprlib  # only what a deserializer made comes here
@@ -59,20 +59,17 @@ def content(value: object, most: int) -> str:
 
 
 def html(text: str) -> str:
-    """``text`` for HTML and SVG, between tags or in an attribute: XML takes no control characters."""
+    """Return ``text`` for HTML and SVG, between tags or in an attribute."""
     return line(text).translate(_HTML)
 
 
 def without_login(address: str) -> str:
-    """A URL (or a text with some) without its user and password."""
+    """Return a URL (or a text with URLs) without user and password."""
     return re.sub(_LOGIN, "//***@", address)
 
 
 def without_secrets(url: str) -> str:
-    """``url`` for errors and reprs: without user and password, and without the values behind a ``?``.
-
-    Everything in front of the last @ is left out, as a password may hold any character.
-    """
+    """Return ``url`` without user and password (all before the last @) and without the values behind a ``?``."""
     scheme, colon, rest = url.partition("://")
     if not colon:
         return url
@@ -88,7 +85,7 @@ def json(dumped: str) -> str:
 
 
 def metric(text: str) -> str:
-    """A part of Prometheus' text: what follows ``# HELP``, or a label's value. A name stays what it is."""
+    """Escape the text behind ``# HELP``, or a label's value, for Prometheus."""
     return re.sub(_SURROGATES, "\ufffd", text).replace("\\", "\\\\").replace("\n", "\\n")
 
 

@@ -1,7 +1,6 @@
 """Frozen values that every room shares: partitions, offsets, brokers, generations.
 
-Offsets here are always *next* offsets (Kafka's own meaning): the offset of the record that would be read
-next.  pykafka's "last consumed" convention exists only at the facade, see ``managedconsumer.offset_convention``.
+Offsets here are *next* offsets, as in Kafka; for pykafka's "last consumed" see ``managedconsumer.offset_convention``.
 """
 
 from __future__ import annotations
@@ -34,6 +33,16 @@ class OffsetType:
     EARLIEST = -2
 
 
+class CompressionType:
+    """pykafka's numbers of the codecs, and Kafka's newest."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+
 class OffsetResetStrategy:
     """Where a partition without a valid position starts (kafka-python's numbers)."""
 
@@ -43,9 +52,9 @@ class OffsetResetStrategy:
 
 
 class Ago(int):
-    """Milliseconds before the moment of a look-up: where ``auto_offset_reset="by_duration:..."`` (KIP-1106) starts.
+    """Milliseconds before a look-up, in place of its timestamp: ``auto_offset_reset="by_duration:..."`` (KIP-1106).
 
-    It is given in the place of a timestamp. Where there is no later message it means the log's end.
+    Without a later message it means the log's end.
     """
 
 
@@ -58,7 +67,7 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """One round of a group as this member knows it: the round's number, our member id, the chosen assignor."""
+    """A group's generation (or member epoch) with our member id and the chosen assignor."""
 
     id: int
     member_id: str
@@ -66,7 +75,7 @@ class Generation(NamedTuple):
 
     @property
     def joined(self) -> bool:
-        """True when the coordinator gave us a place in this round."""
+        """True if we are a member in this generation."""
         return self.id >= 0 and bool(self.member_id)
 
 
@@ -110,7 +119,7 @@ class TopicInfo(NamedTuple):
 
 
 class ClusterSnapshot(NamedTuple):
-    """The cluster's metadata of one answer (merged with earlier ones); immutable, so threads share it freely."""
+    """The cluster's metadata of one response, merged with earlier ones; immutable, so threads share it."""
 
     brokers: Mapping[int, BrokerInfo] = MappingProxyType({})
     topics: Mapping[str, TopicInfo] = MappingProxyType({})
@@ -118,18 +127,16 @@ class ClusterSnapshot(NamedTuple):
     cluster_id: str | None = None
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
-        """The partition numbers of ``topic``, or None if the topic is not known."""
+        """Return the partition numbers of ``topic``, or None if they are not known."""
         info = self.topics.get(topic)
-        if info is None or not info.partitions:
-            return None
-        return set(info.partitions)
+        return set(info.partitions) or None if info is not None else None
 
     def partition(self, tp: TopicPartition) -> PartitionInfo | None:
-        """The metadata of ``tp`` or None."""
+        """Return the metadata of ``tp``, or None."""
         info = self.topics.get(tp.topic)
         return None if info is None else info.partitions.get(tp.partition)
 
     def leader_for(self, tp: TopicPartition) -> BrokerInfo | None:
-        """The broker that leads ``tp``, or None while there is none."""
+        """Return the broker that leads ``tp``, or None."""
         info = self.partition(tp)
         return None if info is None else self.brokers.get(info.leader)

@@ -1,4 +1,4 @@
-"""Checks of what users pass to a subscription; every complaint names the value and what is allowed.  Pure."""
+"""Checks of a subscription's arguments; every error names the value and what is allowed. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from managedconsumer.structs import TopicPartition
 
-LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_LEGAL_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class RebalanceListener(Protocol):
-    """The part of a listener that ``subscribe`` insists on."""
+    """The methods that ``subscribe`` needs."""
 
     def on_partitions_revoked(self, revoked: Any) -> Any:
         """Partitions are about to be given up."""
@@ -21,19 +21,24 @@ class RebalanceListener(Protocol):
         """Partitions have been given to this member."""
 
 
+def is_legal(topic: str) -> bool:
+    """Return whether Kafka lets a topic have that name."""
+    return bool(_LEGAL_TOPIC.fullmatch(topic)) and topic not in (".", "..")
+
+
 def checked_topics(topics: Iterable[str]) -> set[str]:
-    """Topic names as a set (one name alone is taken for itself, not for its letters); TypeError, ValueError."""
+    """Return topic names as a set (a str is one name); TypeError, ValueError."""
     names = {topics} if isinstance(topics, str) else set(topics)
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"topic names must be str, not {name!r}")
-        if not LEGAL_TOPIC.fullmatch(name) or name in (".", ".."):
+        if not is_legal(name):
             raise ValueError(f"{name!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - (and not '.' or '..')")
     return names
 
 
 def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-    """Partitions in their order, each once; TypeError, ValueError."""
+    """Return partitions in their order, each once; TypeError, ValueError."""
     checked = []
     for item in partitions:
         if not isinstance(item, tuple) or len(item) != 2:
@@ -48,7 +53,7 @@ def checked_partitions(partitions: Iterable[TopicPartition]) -> list[TopicPartit
 
 
 def checked_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """A compiled pattern; TypeError, ValueError."""
+    """Return a compiled pattern; TypeError, ValueError."""
     if isinstance(pattern, re.Pattern):
         if not isinstance(pattern.pattern, str):
             raise TypeError(f"pattern must be of str, not bytes: {pattern!r}")
@@ -61,11 +66,15 @@ def checked_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
         raise ValueError(f"pattern {pattern!r} is no regular expression: {error}") from None
 
 
-def check_listener(listener: object) -> None:
-    """Accept None and any object with both callbacks: the listener classes live above this room; TypeError."""
+def check_listener(listener: Any) -> Any:
+    """Return ``listener``, which is None or has both callbacks; TypeError.
+
+    Other clients' listeners (kafka-python's, aiokafka's) will do, too; for one without ``on_partitions_lost``,
+    ``on_partitions_revoked`` is called instead.
+    """
     methods = ("on_partitions_revoked", "on_partitions_assigned")
     if listener is None:
-        return
+        return None
     if isinstance(listener, type):
         raise TypeError(f"listener must be an object, not the class {listener.__name__}: did you forget the ()?")
     missing = [name for name in methods if not callable(getattr(listener, name, None))]
@@ -74,3 +83,4 @@ def check_listener(listener: object) -> None:
             "listener must be a ConsumerRebalanceListener or an AsyncConsumerRebalanceListener, not "
             f"{type(listener).__name__}: {listener!r} has no {' and no '.join(missing)}"
         )
+    return listener

@@ -1,19 +1,16 @@
 """A consumer's subscription, its assignment, and its position in each partition.
 
-The public surface is that of kafka-python's ``SubscriptionState`` and ``TopicPartitionState``.
-The differences, and why:
+The public names are those of kafka-python's ``SubscriptionState`` and ``TopicPartitionState``. The differences:
 
-* A partition's fetch state is an enum with a transition table, ``has_valid_position`` and ``awaiting_reset`` are views
-  of it, and what is illegal raises instead of being asserted (assertions vanish under ``python -O``).
-* Every change of the assignment starts a new :class:`Era`.  A ``TopicPartitionState`` that is not part of it is dead
-  (``active`` is False) for good; fetch buffers and commits hold on to the state object and ask it, so nothing of a
-  partition that was lost, and perhaps won back since, can reach the user or the group.
-* ``assign_from_subscribed(..., retain=True)`` keeps the state objects of partitions that stay (cooperative
-  rebalancing, KIP-848, and our eager rebalances, which do not refetch).  The default forgets them.
+* A partition's fetch state is an enum with a transition table; illegal calls raise where kafka-python asserts.
+* Every change of the assignment starts a new :class:`Era`. The ``TopicPartitionState`` of a partition that is not in it
+  is dead (``active`` is False) for good. Fetch buffers and commits keep the state object and check it, so nothing of a
+  partition that was lost, and perhaps assigned again, reaches the user or the group.
+* ``assign_from_subscribed(..., retain=True)`` keeps the state objects of partitions that stay.
 * A partition that is not assigned raises :class:`PartitionNotAssignedError`, which is a ``KeyError`` too.
 
-Offsets are *next* offsets throughout.  Pure, and not thread-safe: the consumer that owns it holds its subscription
-lock around every call and around every use of a ``TopicPartitionState``.
+Offsets are *next* offsets. Pure, and not thread-safe: the consumer's lock guards every call and every use of a
+``TopicPartitionState``.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ class PartitionNotAssignedError(IllegalStateError, KeyError):
 
 
 class Era(NamedTuple):
-    """One assignment, from the moment it is taken over to the next change; ``number`` only ever rises."""
+    """One assignment, from its take-over to the next change; ``number`` only rises."""
 
     number: int
     partitions: frozenset[TopicPartition]
@@ -67,14 +64,12 @@ class Era(NamedTuple):
 class SubscriptionState:
     """The topics, partitions and offsets of one consumer.
 
-    Partitions are assigned either by the user (:meth:`assign_from_user`) or by the group, for the topics or the
-    pattern given to :meth:`subscribe`; the two exclude each other until :meth:`unsubscribe`, and so do topics and
-    pattern.  An assigned partition becomes fetchable when it has a position.
+    Partitions are assigned either by the user (:meth:`assign_from_user`) or by the group, for the topics or the pattern
+    of :meth:`subscribe`; these exclude each other until :meth:`unsubscribe`, as topics and pattern do.
 
-    Attributes, as in kafka-python: ``subscription`` (set of topics; None when partitions were assigned by the user or
-    nothing was done yet), ``subscribed_pattern`` (compiled, or None), ``assignment`` ({TopicPartition:
-    TopicPartitionState}), ``needs_partition_assignment``, ``needs_fetch_committed_offsets``, ``listener``; and ``era``,
-    the current :class:`Era`.
+    Attributes, as in kafka-python: ``subscription`` (set of topics, None without :meth:`subscribe`),
+    ``subscribed_pattern`` (compiled, or None), ``assignment`` ({TopicPartition: TopicPartitionState}),
+    ``needs_partition_assignment``, ``needs_fetch_committed_offsets``, ``listener``; and ``era``.
     """
 
     _SUBSCRIPTION_EXCEPTION_MESSAGE = (
@@ -83,8 +78,10 @@ class SubscriptionState:
     )
 
     def __init__(self, offset_reset_strategy: str = "earliest", *, exclude_internal_topics: bool = True) -> None:
-        """``offset_reset_strategy``: 'earliest', 'latest', 'by_duration:P1D' or 'none'; else a warning is logged, and
-        it means 'none', under which a partition without a usable offset is an error for the user to handle."""
+        """``offset_reset_strategy``: 'earliest', 'latest', 'by_duration:P1D' or 'none' (all else, with a warning).
+
+        Under 'none' a partition without a usable offset is an error for the user to handle.
+        """
         name = str(offset_reset_strategy).upper()
         strategy = _STRATEGIES.get(name, duration_of(name))
         if strategy is None:
@@ -100,7 +97,7 @@ class SubscriptionState:
         self.era = Era(0, frozenset())
         self.needs_partition_assignment = False
         self.listener: RebalanceListener | None = None
-        # True from the start: a consumer that starts up looks its committed offsets up.
+        # True from the start: a consumer begins with its committed offsets.
         self.needs_fetch_committed_offsets = True
 
     # -- what is subscribed ---------------------------------------------------------------------------------------
@@ -113,10 +110,10 @@ class SubscriptionState:
     ) -> None:
         """Subscribe to topics, or to all topics whose names a pattern matches from their beginning (``re.match``).
 
-        Replaces the earlier topics (or pattern) and listener.  A pattern takes effect with the next
-        :meth:`update_pattern_subscription`.  Nothing changes when this raises: IllegalStateError if partitions were
-        assigned by the user, or both or the other of topics and pattern are in use; MissingPreconditionError if
-        neither is given; TypeError or ValueError for a listener, topic name or pattern that is none.
+        Replaces the earlier topics (or pattern) and listener. A pattern takes effect with the next
+        :meth:`update_pattern_subscription`. Nothing changes when this raises: IllegalStateError if the user assigned
+        partitions, or both or the other of topics and pattern are in use; MissingPreconditionError for neither;
+        TypeError or ValueError for an invalid listener, topic name or pattern.
         """
         topics = checked_topics(topics)
         if self._user_assignment or (topics and pattern):
@@ -136,10 +133,9 @@ class SubscriptionState:
         self.listener = listener
 
     def change_subscription(self, topics: Iterable[str]) -> None:
-        """Replace the topics (for a pattern: the topics it matches now).
+        """Replace the topics (for a pattern: the topics it matches now); partitions of others leave the assignment.
 
-        Partitions of topics that are no longer among them leave the assignment at once.  Raises IllegalStateError if
-        partitions were assigned by the user.
+        Raises IllegalStateError if the user assigned partitions.
         """
         names = checked_topics(topics)
         if self._user_assignment:
@@ -157,11 +153,10 @@ class SubscriptionState:
             self._start_era(kept)
 
     def update_pattern_subscription(self, cluster: ClusterSnapshot) -> bool:
-        """Apply the pattern to the topics of ``cluster``; call it whenever the metadata changes.
+        """Apply the pattern, if there is one, to the topics of ``cluster``, at each change of the metadata.
 
-        True if the set of matching topics changed, so that the member has to join again.  Internal topics match only
-        with ``exclude_internal_topics=False``; a topic that the metadata reports with an error and without partitions
-        does not count.  False without a pattern.
+        Returns True if other topics match now, so that the member has to join again. Internal topics match only with
+        ``exclude_internal_topics=False``; topics with an error and without partitions do not count.
         """
         if self.subscribed_pattern is None:
             return False
@@ -175,7 +170,7 @@ class SubscriptionState:
         return changed
 
     def matches(self, topic: str, is_internal: bool = False) -> bool:
-        """True if the pattern in use matches ``topic``."""
+        """Return True if there is a pattern and it matches ``topic``."""
         if self.subscribed_pattern is None:
             return False
         if self.exclude_internal_topics and (is_internal or topic in INTERNAL_TOPICS):
@@ -183,17 +178,17 @@ class SubscriptionState:
         return self.subscribed_pattern.match(topic) is not None
 
     def group_subscribe(self, topics: Iterable[str]) -> None:
-        """Add topics of other members: the leader needs the metadata of whatever anybody in the group subscribes to."""
+        """Add topics of other members: the leader needs the metadata of all topics of the group."""
         if self._user_assignment:
             raise IllegalStateError(self._SUBSCRIPTION_EXCEPTION_MESSAGE)
         self._group_subscription.update(topics)
 
     def group_subscription(self) -> set[str]:
-        """The topics whose metadata matter: the member's own, for the leader those of the whole group."""
+        """Return the topics whose metadata are needed: the member's own, for the leader those of the whole group."""
         return self._group_subscription
 
     def mark_for_reassignment(self) -> None:
-        """The group is to be joined again; the other members' topics are forgotten until then."""
+        """Mark the group for another join, and forget the other members' topics until then."""
         if self._user_assignment:
             raise IllegalStateError(self._SUBSCRIPTION_EXCEPTION_MESSAGE)
         if self.subscription is None:
@@ -202,7 +197,7 @@ class SubscriptionState:
         self.needs_partition_assignment = True
 
     def unsubscribe(self) -> None:
-        """Forget topics, pattern and assignment; afterwards any way of subscribing is open again."""
+        """Forget topics, pattern and assignment; any way of subscribing is possible again."""
         self.subscription = None
         self.subscribed_pattern = None
         self._group_subscription.clear()
@@ -213,10 +208,9 @@ class SubscriptionState:
     # -- what is assigned -----------------------------------------------------------------------------------------
 
     def assign_from_user(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the assignment by the user's own; partitions that stay keep position and pause.
+        """Replace the assignment by the user's own, without a group; partitions that stay keep position and pause.
 
-        No group decides here, and none is informed.  Raises IllegalStateError after ``subscribe()``, TypeError or
-        ValueError for something that is no partition.
+        Raises IllegalStateError after ``subscribe()``, TypeError or ValueError for something that is no partition.
         """
         wanted = checked_partitions(partitions)
         if self.subscription is not None:
@@ -226,13 +220,13 @@ class SubscriptionState:
         self.needs_partition_assignment = False
 
     def assign_from_subscribed(self, assignments: Iterable[TopicPartition], *, retain: bool = False) -> None:
-        """Take over what the group has assigned.
+        """Take over the group's assignment.
 
-        ``retain=False``, as in kafka-python: all partitions start anew, without position, resumed.  ``retain=True``:
-        partitions that were assigned before keep their state object, and what held them is over.
+        ``retain=False``, as in kafka-python: all partitions start anew, without position, resumed. ``retain=True``:
+        partitions that were assigned before keep their state object, and are not on hold any more.
 
-        Raises IllegalStateError without a subscription, and ValueError if a partition's topic is not subscribed.
-        With a pattern the leader may know topics earlier than we do: what matches joins the subscription.
+        Raises IllegalStateError without a subscription, and ValueError if a partition's topic is not subscribed. The
+        leader may know topics earlier than we do: those that our pattern matches join the subscription.
         """
         wanted = checked_partitions(assignments)
         if self.subscription is None:
@@ -241,7 +235,7 @@ class SubscriptionState:
         for tp in wanted:
             if tp.topic in strangers and not self.matches(tp.topic):
                 raise ValueError(f"Assigned partition {tp} for non-subscribed topic.")
-        self.subscription = self.subscription | strangers  # a new one: it is read without a lock
+        self.subscription = self.subscription | strangers  # a new set: others read it without a lock
         self._group_subscription |= strangers
         self._assign(wanted, retain)
         self.needs_partition_assignment = False
@@ -264,26 +258,23 @@ class SubscriptionState:
         self.era = Era(self.era.number + 1, frozenset(assignment))
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these for now: they are about to be revoked, or their assigned-callback is not done.
+        """Deliver nothing of these for now: they are about to be revoked, or their assigned-callback is not done.
 
-        Independent of the user's pause.  Ends with :meth:`release`, or when a retaining assignment keeps them.
-        Partitions that are not assigned are passed over.
+        Independent of the user's pause. Ends with :meth:`release`, or when a retaining assignment keeps them.
+        Ignores partitions that are not assigned.
         """
-        self._set_held(partitions, True)
+        for tp in self.assignment.keys() & set(partitions):
+            self.assignment[tp].held = True
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
         """Undo :meth:`hold`."""
-        self._set_held(partitions, False)
-
-    def _set_held(self, partitions: Iterable[TopicPartition], held: bool) -> None:
-        for tp in partitions:
-            if tp in self.assignment:
-                self.assignment[tp].held = held
+        for tp in self.assignment.keys() & set(partitions):
+            self.assignment[tp].held = False
 
     # -- where we are ---------------------------------------------------------------------------------------------
 
     def partition_state(self, partition: TopicPartition) -> TopicPartitionState:
-        """The state object of an assigned partition; raises PartitionNotAssignedError."""
+        """Return the state object of an assigned partition; raises PartitionNotAssignedError."""
         try:
             return self.assignment[partition]
         except KeyError:
@@ -301,9 +292,9 @@ class SubscriptionState:
     def need_offset_reset(
         self, partition: TopicPartition, offset_reset_strategy: int | None = None, *, in_hand: bool = False
     ) -> None:
-        """Let the position be looked up by this strategy (an OffsetResetStrategy; default: the consumer's).
+        """Have the position looked up by this strategy (an OffsetResetStrategy; default: the consumer's).
 
-        ``in_hand``: what was handed out before it still counts.
+        ``in_hand``: messages that were delivered before still count.
         """
         if offset_reset_strategy is None:
             offset_reset_strategy = self._default_offset_reset_strategy
@@ -318,7 +309,7 @@ class SubscriptionState:
         self.partition_state(partition).resume()
 
     def all_consumed_offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """``{partition: OffsetAndMetadata}`` of every partition with a position: the message in hand counts as read."""
+        """Return ``{partition: OffsetAndMetadata}`` of every position; the message in flight counts as consumed."""
         return {
             tp: OffsetAndMetadata(state.position, "", state.leader_epoch)
             for tp, state in self.assignment.items()
@@ -326,7 +317,7 @@ class SubscriptionState:
         }
 
     def committable_offsets(self, metadata: str = "") -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the offsets that a background commit may commit: ``finished`` where it is not committed already."""
+        """Return the offsets that a background commit may commit: ``finished`` where it is not committed yet."""
         return {
             tp: OffsetAndMetadata(state.finished, metadata, state.epoch_before(state.finished))
             for tp, state in self.assignment.items()
@@ -336,49 +327,49 @@ class SubscriptionState:
     # -- questions ------------------------------------------------------------------------------------------------
 
     def assigned_partitions(self) -> set[TopicPartition]:
-        """All partitions of the current assignment."""
+        """Return the current assignment's partitions."""
         return set(self.assignment)
 
     def paused_partitions(self) -> set[TopicPartition]:
-        """Those that the user has paused."""
+        """Return those that the user has paused."""
         return {tp for tp, state in self.assignment.items() if state.paused}
 
     def fetchable_partitions(self) -> set[TopicPartition]:
-        """Those to fetch: positioned, neither paused nor held."""
+        """Return those with a position that are neither paused nor on hold."""
         return {tp for tp, state in self.assignment.items() if state.is_fetchable()}
 
     def partitions_in(self, state: FetchState) -> set[TopicPartition]:
-        """Those in a given fetch state, such as INITIALIZING: whose committed offsets have to be looked up."""
+        """Return those in a fetch state, such as INITIALIZING: their committed offsets have to be looked up."""
         return {tp for tp, its in self.assignment.items() if its.state is state}
 
     def missing_fetch_positions(self) -> set[TopicPartition]:
-        """Those without a position."""
+        """Return those without a position."""
         return {tp for tp, state in self.assignment.items() if not state.has_valid_position}
 
     def has_all_fetch_positions(self) -> bool:
-        """True if no partition lacks a position."""
+        """Return True if no partition lacks a position."""
         return all(state.has_valid_position for state in self.assignment.values())
 
     def has_default_offset_reset_policy(self) -> bool:
-        """True if the consumer's own strategy is not 'none'."""
+        """Return True if the consumer's own strategy is not 'none'."""
         return self._default_offset_reset_strategy != OffsetResetStrategy.NONE
 
     def partitions_auto_assigned(self) -> bool:
-        """True unless the user has assigned the partitions (or nothing was subscribed)."""
+        """Return True after :meth:`subscribe`."""
         return self.subscription is not None
 
     def is_offset_reset_needed(self, partition: TopicPartition) -> bool:
-        """True while the position is to be looked up by a reset strategy; raises PartitionNotAssignedError."""
+        """Return True while a reset looks the position up; raises PartitionNotAssignedError."""
         return self.partition_state(partition).awaiting_reset
 
     def is_assigned(self, partition: TopicPartition) -> bool:
-        """True if the partition is part of the current assignment."""
+        """Return True if the partition is assigned."""
         return partition in self.assignment
 
     def is_paused(self, partition: TopicPartition) -> bool:
-        """True if it is assigned and the user has paused it."""
+        """Return True if it is assigned and the user has paused it."""
         return partition in self.assignment and self.assignment[partition].paused
 
     def is_fetchable(self, partition: TopicPartition) -> bool:
-        """True if it is assigned, positioned, and neither paused nor held."""
+        """Return True if it is assigned, has a position, and is neither paused nor on hold."""
         return partition in self.assignment and self.assignment[partition].is_fetchable()

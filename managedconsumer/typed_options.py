@@ -1,6 +1,6 @@
-"""The options of consumers and connections as types, for calls that take them as ``**keywords``.
+"""The options of consumers and connections as types, for calls that take them as ``**keywords``. Pure.
 
-A type checker so finds a wrong name or a wrong type; at run time ``config`` does. Nothing is evaluated here. Pure.
+A type checker finds wrong names and types by these; at run time ``config`` does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Bases of frozen values: ``Value`` for those that check what they are given, ``NamedTuple`` for all others.
+"""Bases of frozen values: ``Value`` for those that convert their arguments, ``NamedTuple`` for all others.
 
-Neither is a dataclass: the module ``dataclasses`` and each of its classes cost a start of the program a millisecond.
-``NamedTuple`` is that of ``typing`` for a type checker. At run time ``collections.namedtuple`` makes the class: before
-Python 3.14 ``typing`` compiles the text of each field's type, which costs a start of the program 10 ms.
+A dataclass would cost each start of the program a millisecond. ``NamedTuple`` is that of ``typing`` for a type checker;
+at run time ``collections.namedtuple`` makes the class, as ``typing`` compiles each field's type before Python 3.14 (10
+ms for the package).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _T = TypeVar("_T", bound=tuple[Any, ...])
 
 
 class Value:
-    """Equal to another one of its class with the same fields; cannot be changed. Usable from any thread."""
+    """Immutable, and equal to another one of its class with the same fields. Usable from any thread."""
 
     #: The names that count for equality, in order.
     _fields: ClassVar[tuple[str, ...]] = ()
@@ -63,5 +63,5 @@ else:
 
 
 def each(kind: type[_T], rows: Iterable[tuple[Any, ...]]) -> Iterator[_T]:
-    """Every row as a ``kind`` of ``NamedTuple``, without a call in Python for each. A row has all fields."""
+    """Return every row, which has all fields, as a ``kind`` of ``NamedTuple``, without a Python call for each."""
     return map(tuple.__new__, repeat(kind), rows)

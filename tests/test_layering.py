@@ -21,8 +21,6 @@ MAX_FUNCTION = 60
 ROWS = [
     {
         "_version",
-        "_error_base",
-        "_error_logs",
         "codes",
         "errors",
         "structs",

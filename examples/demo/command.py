@@ -11,8 +11,8 @@ import click
 
 from managedconsumer.cli import _show
 from managedconsumer.cli._codes import INTERRUPTED
-from managedconsumer.compat.naming import is_legal
 from managedconsumer.errors import KafkaException
+from managedconsumer.subscription_input import is_legal
 
 
 def _count(_ctx: click.Context, _param: click.Parameter, value: str) -> int:

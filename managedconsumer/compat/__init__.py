@@ -1,6 +1,5 @@
-"""pykafka's objects, in and out.
+"""pykafka's objects, in and out. Only ``patch_pykafka()`` imports pykafka.
 
-``client``, ``objects``: our own KafkaClient, Cluster, Topic, Partition, Broker with pykafka's attributes.  ``accept``,
-``membership``, ``tls``: what users hand to our consumers, theirs or ours, turned into what the core works with.
-``patch``: an unchanged pykafka program gets our consumers.  Nothing here imports pykafka except ``patch_pykafka()``.
+``client``, ``cluster``, ``parts``: our KafkaClient, Cluster, Topic, Partition, Broker with pykafka's attributes.
+``accept``, ``membership``, ``tls``: a user's objects, pykafka's or ours, as the values that the core works with.
 """

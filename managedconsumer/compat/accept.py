@@ -1,7 +1,4 @@
-"""Accept a user's cluster, topic and partition: pykafka's objects, ours, or plain values.
-
-pykafka's classes are recognised by their attributes: it is never imported here.
-"""
+"""Accept a user's cluster, topic and partition: pykafka's objects (told by their attributes), ours, or plain values."""
 
 from __future__ import annotations
 
@@ -12,18 +9,16 @@ from typing import Any
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming
-from managedconsumer.compat.client import KafkaClient, parse_source
+from managedconsumer.compat.client import LONGEST_CONNECT_MS, KafkaClient, parse_source, without_paths
 from managedconsumer.compat.cluster import Cluster as CompatCluster
 from managedconsumer.compat.handlers import handler_like
 from managedconsumer.compat.tls import security_of
-from managedconsumer.config import wrong_kind
+from managedconsumer.config import to_text, wrong_kind
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_input import checked_pattern
 from managedconsumer.values import NamedTuple
-
-_LONGEST_CONNECT_MS = 10_000
 
 
 class TopicChoice(NamedTuple):
@@ -35,9 +30,9 @@ class TopicChoice(NamedTuple):
 
 
 def accept_cluster(cluster: Any, use_greenlets: bool | None = None) -> Cluster:
-    """A separate cluster for a consumer: same brokers, settings and kind of waiting; it closes what it opens.
+    """Return a cluster of a consumer's own, with the same brokers, settings and kind of waiting.
 
-    Takes our Cluster or KafkaClient, pykafka's, or ``"host:port,..."``; TypeError otherwise.  ``use_greenlets``
+    Takes our Cluster or KafkaClient, pykafka's, or ``"host:port,..."``; TypeError otherwise. ``use_greenlets``
     overrides how the given cluster waits.
     """
     if isinstance(cluster, KafkaClient):
@@ -59,7 +54,7 @@ def accept_cluster(cluster: Any, use_greenlets: bool | None = None) -> Cluster:
 
 
 def _pykafka_cluster(given: Any) -> Any:
-    """pykafka's Cluster, or that of its KafkaClient; None for anything else."""
+    """Return pykafka's Cluster, or that of its KafkaClient; None for anything else."""
     for candidate in (given, getattr(given, "cluster", None)):
         if hasattr(candidate, "_seed_hosts") and hasattr(candidate, "handler") and hasattr(candidate, "brokers"):
             return candidate
@@ -68,16 +63,16 @@ def _pykafka_cluster(given: Any) -> Any:
 
 def _from_pykafka(theirs: Any, use_greenlets: bool | None) -> Cluster:
     if getattr(theirs, "_zookeeper_connect", None) is not None:
-        # Its seeds are ZooKeeper's addresses; the brokers that it found there are what we can use.
+        # Its seeds are ZooKeeper's addresses; we use the brokers that it found there.
         found = theirs.brokers.values()
-        seeds = [(naming.to_text(broker.host, "broker host"), int(broker.port)) for broker in found]
+        seeds = [(to_text(broker.host, "broker host"), int(broker.port)) for broker in found]
     else:
-        seeds = parse_bootstrap(re.sub(r"(:\d+)/[^,]*", r"\1", naming.to_text(theirs._seed_hosts, "hosts")))
+        seeds = parse_bootstrap(without_paths(theirs._seed_hosts))
     if not seeds:
         raise err.NoBrokersAvailableError("the pykafka cluster knows no broker: pass hosts= to its KafkaClient")
     timeout = int(getattr(theirs, "_socket_timeout_ms", 30_000))
     settings = ConnectionSettings(
-        connect_timeout_ms=max(1, min(_LONGEST_CONNECT_MS, timeout)),
+        connect_timeout_ms=max(1, min(LONGEST_CONNECT_MS, timeout)),
         request_timeout_ms=max(1, timeout),
         security=security_of(getattr(theirs, "_ssl_config", None)),
         source_address=parse_source(getattr(theirs, "_source_address", "")),
@@ -86,7 +81,7 @@ def _from_pykafka(theirs: Any, use_greenlets: bool | None) -> Cluster:
 
 
 def accept_topic(topic: Any) -> TopicChoice:
-    """One topic (Topic object, str, bytes), a list, tuple or set of them, or a compiled pattern.
+    """Read one topic (Topic object, str, bytes), a list, tuple or set of them, or a compiled pattern.
 
     Raises TypeError, ConfigurationError (empty, no legal name), UnicodeException (not ASCII).
     """
@@ -117,12 +112,10 @@ def _topic_name(topic: Any) -> str:
 def accept_partition(
     partition: Any, names: Iterable[str], known: Collection[TopicPartition] | None = None
 ) -> TopicPartition:
-    """The partition that is meant, of one of the topics ``names``: a Partition object (ours or pykafka's), its number
-    (where there is one topic), a TopicPartition, or ``(topic, number)``.
+    """Read a Partition (ours or pykafka's), its number (with one topic), a TopicPartition, or ``(topic, number)``.
 
-    No ``names`` at all (a pattern's consumer) means any topic.  ``known``: the partitions there are, if that is to be
-    checked.  Raises TypeError, or KafkaException for a partition
-    that is not ours.
+    ``names``: the topics it may be of; empty (with a pattern): any. ``known``: the partitions it may be, if that is to
+    be checked. Raises TypeError, or KafkaException for another partition.
     """
     topics = list(names)
     tp = _partition_key(partition, topics)
@@ -149,7 +142,7 @@ def _partition_key(partition: Any, topics: list[str]) -> TopicPartition:
     if isinstance(partition, tuple) and len(partition) == 2:
         topic, number = partition
         if isinstance(topic, (str, bytes)) and _is_number(number):
-            return TopicPartition(naming.to_text(topic, "topic name"), int(number))
+            return TopicPartition(to_text(topic, "topic name"), int(number))
     key = naming.key_of(partition)
     if key is None:
         raise wrong_kind(

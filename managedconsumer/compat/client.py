@@ -1,4 +1,4 @@
-"""KafkaClient: pykafka's entrance, with its arguments, on today's protocol."""
+"""pykafka's KafkaClient on today's protocol."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import warnings
 from typing import TYPE_CHECKING, Any, Collection, Iterator
 
 from managedconsumer import errors as err
-from managedconsumer.compat import naming
 from managedconsumer.compat.cluster import Cluster, TopicDict
-from managedconsumer.compat.parts import Broker
+from managedconsumer.compat.parts import Broker, described
 from managedconsumer.compat.tls import choose_security
-from managedconsumer.config import check_bool, check_int, refuse_dict, wrong_value
+from managedconsumer.config import check_bool, check_int, refuse_dict, to_text, wrong_value
 from managedconsumer.runtime.cluster.cluster import PLAIN, parse_bootstrap
 from managedconsumer.runtime.cluster.cluster import Cluster as RuntimeCluster
 from managedconsumer.runtime.net.connection import ConnectionSettings
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
     from managedconsumer.admin.values import GroupDescription, GroupLag, GroupListing, Reset
     from managedconsumer.typed_options import SecurityOptions
 
-_LONGEST_CONNECT_MS = 10_000
+LONGEST_CONNECT_MS = 10_000
 _VERSION = re.compile(r"\d+(\.\d+){1,3}")
 
 
 class _Default(str):
-    """A default that can be told from the same text given by the user."""
+    """A default that differs from the same text of the user's."""
 
     __slots__ = ()
 
@@ -42,23 +41,22 @@ DEFAULT_HOSTS = _Default("127.0.0.1:9092")
 
 
 class KafkaClient:
-    """A cluster's brokers and topics.  Thread-safe; its consumers have connections of their own, and several of them
-    share those that are idle.
+    """A cluster's brokers and topics. Thread-safe; its consumers have connections of their own, and share idle ones.
 
-    :param hosts: ``host:port[,host:port...]`` of some brokers; the rest are found through them
-    :param zookeeper_hosts: ignored with a DeprecationWarning: clients have no use for ZooKeeper any more
-    :param socket_timeout_ms: how long to wait for a connection and for an answer
-    :param offsets_channel_socket_timeout_ms: accepted for pykafka's sake, without effect
-    :param use_greenlets: wait by gevent's greenlets instead of threads; consumers made from here do so too
+    :param hosts: ``host:port[,host:port...]`` of some brokers; they name the others
+    :param zookeeper_hosts: ignored with a DeprecationWarning: clients do not use ZooKeeper any more
+    :param socket_timeout_ms: how long to wait for a connection and for a response
+    :param offsets_channel_socket_timeout_ms: accepted as in pykafka, without effect
+    :param use_greenlets: wait by gevent's greenlets instead of threads, also in the client's consumers
     :param exclude_internal_topics: hide topics whose names start with two underscores
     :param source_address: ``host`` or ``host:port`` to connect from
     :param ssl_config: an SslConfig, pykafka's or ours, or an ``ssl.SSLContext``
-    :param broker_version: ignored: each broker is asked what it speaks
-    :param security: TLS and SASL settings; or give its fields (``sasl_mechanism=...``, ``ssl_cafile=...``) right here
-    :param metadata_max_age_ms: how old what is known of topics may get before it is asked for again
-    :param client_id: told to the brokers with every request; appears in their logs and quotas
+    :param broker_version: ignored: versions are agreed on with each broker
+    :param security: TLS and SASL settings, or give its fields (``sasl_mechanism=...``, ``ssl_cafile=...``) right here
+    :param metadata_max_age_ms: how old metadata may get before they are fetched again
+    :param client_id: part of every request; appears in the brokers' logs and quotas
 
-    Connects at once; raises NoBrokersAvailableError (which lists what was tried and why it failed), TlsError,
+    Connects at once; raises NoBrokersAvailableError (which lists each attempt and its error), TlsError,
     SaslAuthenticationError, ProtocolMismatchError, UnsupportedBrokerError; TypeError or ConfigurationError for bad
     arguments.
     """
@@ -87,11 +85,11 @@ class KafkaClient:
         check_int("offsets_channel_socket_timeout_ms", offsets_channel_socket_timeout_ms, 1, "ms")
         hidden = check_bool("exclude_internal_topics", exclude_internal_topics)
         timeout = check_int("socket_timeout_ms", socket_timeout_ms, 1, "ms")
-        seeds = parse_bootstrap(_without_paths(hosts))
+        seeds = parse_bootstrap(without_paths(hosts))
         settings = ConnectionSettings(
-            client_id=naming.to_text(client_id, "client_id"),
+            client_id=to_text(client_id, "client_id"),
             # All addresses get their turn within the socket timeout.
-            connect_timeout_ms=max(1, min(_LONGEST_CONNECT_MS, timeout // len(seeds))),
+            connect_timeout_ms=max(1, min(LONGEST_CONNECT_MS, timeout // len(seeds))),
             request_timeout_ms=timeout,
             security=choose_security(ssl_config, security, security_options),
             source_address=parse_source(source_address),
@@ -118,35 +116,35 @@ class KafkaClient:
 
     @property
     def topics(self) -> TopicDict:
-        """The topics by name (str or bytes); looking a missing one up creates it where the broker allows that."""
+        """The topics by name (str or bytes); looking a missing one up creates it if the broker allows that."""
         return self.cluster.topics
 
     def update_cluster(self) -> None:
-        """Ask for the metadata of all brokers and topics.  Waits; raises NoBrokersAvailableError."""
+        """Fetch the metadata of all brokers and topics. Waits; raises NoBrokersAvailableError."""
         self.cluster.update()
 
-    # -- what people ask who do not consume -------------------------------------------------------------------------
+    # -- groups -----------------------------------------------------------------------------------------------------
 
     def groups(self, *, lag: bool = False) -> list[GroupListing]:
-        """All consumer groups that we may see, by name.  Raises NoBrokersAvailableError.
+        """Return all consumer groups that the user may describe, by name. Raises NoBrokersAvailableError.
 
-        With ``lag`` each has its ``lag`` in messages and seconds, as :meth:`lag` gives it, with few requests for all.
+        With ``lag`` each has its :meth:`lag`, by few requests for all.
         """
         with self._admin() as admin:
             return admin.groups(lag=lag)
 
     def group(self, name: str | bytes) -> GroupDescription:
-        """A group: state, assignor, members and their partitions.  Raises GroupIdNotFound."""
-        group = naming.to_text(name, "group")
+        """Return a group's state, assignor, members and their partitions. Raises GroupIdNotFound."""
+        group = to_text(name, "group")
         with self._admin() as admin:
             return admin.describe([group])[group]
 
     def lag(self, name: str | bytes) -> GroupLag:
-        """How far a group is in each partition, in messages and seconds.  Raises GroupIdNotFound.
+        """Return a group's lag in each partition, in messages and seconds. Raises GroupIdNotFound.
 
-        One message of each partition that is behind is read, for its timestamp.
+        Reads one message of each partition with a lag, for its timestamp.
         """
-        group = naming.to_text(name, "group")
+        group = to_text(name, "group")
         with self._admin() as admin:
             return admin.lag([group])[group]
 
@@ -160,13 +158,13 @@ class KafkaClient:
         partitions: Collection[int] | None = None,
         execute: bool = False,
     ) -> Reset:
-        """Move what an idle group has committed for a topic; without ``execute`` only the plan is returned.
+        """Move an idle group's committed offsets of a topic; without ``execute`` only return the plan.
 
-        ``to``: "earliest", "latest", an offset, a datetime, an ISO 8601 time (UTC where it names no zone), or as in
-        "2 hours ago"; ``shift``: by so many messages from what is committed. Past the ends of a log is the end. Raises
-        GroupNotEmpty, which names the members, for a group that is in use; nothing is changed then.
+        ``to``: "earliest", "latest", an offset, a datetime, an ISO 8601 time (UTC where it names no zone), or a text
+        like "2 hours ago"; ``shift``: a number of messages from the committed offset. Offsets stay within the log.
+        Raises GroupNotEmpty, which names the members, and changes nothing, for a group that is in use.
         """
-        names = naming.to_text(group, "group"), naming.to_text(topic, "topic name")
+        names = to_text(group, "group"), to_text(topic, "topic name")
         with self._admin() as admin:
             return admin.reset(*names, to, shift=shift, partitions=partitions, execute=execute)
 
@@ -181,7 +179,7 @@ class KafkaClient:
             admin.close()
 
     def close(self) -> None:
-        """Close the client's connections; its consumers are not concerned.  A later call connects again."""
+        """Close the client's own connections, not its consumers'. A later call connects again."""
         self.cluster.close()
 
     def __enter__(self) -> KafkaClient:
@@ -192,7 +190,7 @@ class KafkaClient:
 
     def __repr__(self) -> str:
         seeds = ",".join(f"{host}:{port}" for host, port in self._runtime.bootstrap)
-        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={seeds})>"
+        return described(self, f"hosts={seeds}")
 
 
 def _warn_of_zookeeper(hosts: Any, zookeeper_hosts: Any) -> None:
@@ -207,7 +205,7 @@ def _warn_of_zookeeper(hosts: Any, zookeeper_hosts: Any) -> None:
 
 
 def _check_version(broker_version: Any) -> None:
-    """Programs written for pykafka pass all sorts of versions; only a value that cannot be a version gets a warning."""
+    """Warn of a value that cannot be a version: programs written for pykafka pass all sorts of versions."""
     if broker_version is not None and not (isinstance(broker_version, str) and _VERSION.fullmatch(broker_version)):
         warnings.warn(
             f"broker_version={broker_version!r} is no version number; it is ignored, the brokers tell theirs",
@@ -215,18 +213,17 @@ def _check_version(broker_version: Any) -> None:
         )
 
 
-def _without_paths(hosts: Any) -> Any:
-    """pykafka lets a ZooKeeper-like ``/path`` follow the port."""
-    if isinstance(hosts, bytes):
-        hosts = naming.to_text(hosts, "hosts")
+def without_paths(hosts: Any) -> Any:
+    """Remove a ``/path`` behind each port, which pykafka allows as ZooKeeper does."""
+    hosts = to_text(hosts, "hosts") if isinstance(hosts, bytes) else hosts
     return re.sub(r"(:\d+)/[^,]*", r"\1", hosts) if isinstance(hosts, str) else hosts
 
 
 def parse_source(address: Any) -> tuple[str, int] | None:
-    """pykafka's ``source_address``: ``""``, ``"host"`` or ``"host:port"``."""
+    """Read pykafka's ``source_address``: ``""``, ``"host"`` or ``"host:port"``."""
     if not address:
         return None
-    text = naming.to_text(address, "source_address")
+    text = to_text(address, "source_address")
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         return text.strip("[]"), 0

@@ -1,4 +1,4 @@
-"""Cluster and its dict of topics, with pykafka's attributes over our own metadata and connections."""
+"""pykafka's Cluster and its dict of topics over our own metadata and connections."""
 
 from __future__ import annotations
 
@@ -9,28 +9,61 @@ from typing import Any, Iterable, Iterator, Mapping
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
-from managedconsumer.compat import groups, naming
+from managedconsumer.compat import groups
 from managedconsumer.compat.handlers import CompatHandler
-from managedconsumer.compat.missing import MISSING, HiddenTopicError, IllegalTopicError
-from managedconsumer.compat.parts import Broker, OffsetPartitionResponse, Topic
-from managedconsumer.compat.view import View
+from managedconsumer.compat.parts import Broker, OffsetPartitionResponse, Topic, View, described
+from managedconsumer.config import to_text
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.cluster import cluster as runtime
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.structs import ClusterSnapshot, OffsetType, TopicInfo, TopicPartition
+from managedconsumer.subscription_input import is_legal
 
 log = logging.getLogger(__name__)
 
-# A KRaft broker answers UNKNOWN_TOPIC_OR_PARTITION while it creates the topic, and also when it will not (seconds).
+# For how long (seconds) UNKNOWN_TOPIC_OR_PARTITION may mean that a KRaft broker is creating the topic.
 _CREATION_PATIENCE = 3.0
 _UPDATE_PATIENCE = 3.0
 _POLL = 0.05
 
 
-class TopicDict(Mapping[bytes, Topic]):
-    """``client.topics``: names (bytes) to topics.  Takes str and bytes; looking a missing topic up creates it.
+class MissingTopic(err.ProtocolClientError, KeyError):
+    """A topic that is not accessible: Kafka's own error, and a KeyError, as ``client.topics`` is a mapping."""
 
-    ``in``, ``get``, ``len`` and iteration show what the last metadata said, and never wait.
+    def __str__(self) -> str:
+        return f"{self.args[0]} (Kafka error {self.code}, {self.kafka_name})"
+
+
+# The classes of error codes are made by a table, so mypy takes them for variables.
+class UnknownTopicError(err.UnknownTopicOrPartition, MissingTopic):  # type: ignore[valid-type,misc]
+    """The topic does not exist, and the broker does not create it."""
+
+
+class HiddenTopicError(UnknownTopicError):
+    """Kafka's own topics are hidden (``exclude_internal_topics``)."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class IllegalTopicError(err.InvalidTopic, MissingTopic):  # type: ignore[valid-type,misc]
+    """No topic can have that name."""
+
+
+class ForbiddenTopicError(err.TopicAuthorizationFailed, MissingTopic):  # type: ignore[valid-type,misc]
+    """The broker does not let us see (or create) the topic."""
+
+
+#: The error to raise by a topic's error code in the metadata.
+MISSING: dict[int, type[MissingTopic]] = {
+    cls.ERROR_CODE: cls for cls in (UnknownTopicError, IllegalTopicError, ForbiddenTopicError)
+}
+
+
+class TopicDict(Mapping[bytes, Topic]):
+    """``client.topics``: topics by name (str or bytes). Looking a missing topic up creates it.
+
+    ``in``, ``get``, ``len`` and iteration use the last metadata, and never wait.
     """
 
     def __init__(self, cluster: Cluster, exclude_internal_topics: bool) -> None:
@@ -39,12 +72,12 @@ class TopicDict(Mapping[bytes, Topic]):
         self._exclude_internal_topics = exclude_internal_topics
 
     def __getitem__(self, key: str | bytes) -> Topic:
-        """The topic; creates it where the broker is configured to (``auto.create.topics.enable``), and then waits.
+        """Return the topic; create it, and wait, if the broker does so (``auto.create.topics.enable``).
 
-        Raises an error that is a KeyError and Kafka's own (UnknownTopicOrPartition, InvalidTopic,
-        TopicAuthorizationFailed) for a topic that is not accessible; UnicodeException for a name that is not ASCII.
+        Raises a KeyError that is Kafka's own error, too (UnknownTopicOrPartition, InvalidTopic,
+        TopicAuthorizationFailed), for a topic that is not accessible; UnicodeException for a name that is not ASCII.
         """
-        name = naming.to_text(key, "topic name")
+        name = to_text(key, "topic name")
         if self._hides(name):
             raise HiddenTopicError(f"topic {name!r} is internal to Kafka and hidden: set exclude_internal_topics=False")
         if not _exists(self._cluster.snapshot.topics.get(name)):
@@ -53,7 +86,7 @@ class TopicDict(Mapping[bytes, Topic]):
 
     def __contains__(self, key: object) -> bool:
         try:
-            return self._visible(naming.to_text(key, "topic name"))
+            return self._visible(to_text(key, "topic name"))
         except (TypeError, err.UnicodeException):
             return False
 
@@ -64,11 +97,11 @@ class TopicDict(Mapping[bytes, Topic]):
         return sum(1 for _ in self)
 
     def get(self, key: str | bytes, default: Any = None) -> Any:
-        """The topic if the metadata knows it, else ``default``; creates nothing."""
-        return self._cluster.topic(naming.to_text(key, "topic name")) if key in self else default
+        """Return the topic if it is in the metadata, else ``default``; creates nothing."""
+        return self._cluster.topic(to_text(key, "topic name")) if key in self else default
 
     def values(self) -> list[Topic]:  # type: ignore[override]
-        """All topics, in a list as in pykafka."""
+        """Return all topics, in a list as in pykafka."""
         return [self._cluster.topic(name.decode()) for name in self]
 
     def _hides(self, name: str) -> bool:
@@ -86,20 +119,17 @@ def _exists(info: TopicInfo | None) -> bool:
 
 
 def _ready(info: TopicInfo | None) -> bool:
-    """Whether a topic that was just created can be used."""
-    return (
-        info is not None
-        and not info.error_code
-        and bool(info.partitions)
-        and all(partition.leader >= 0 for partition in info.partitions.values())
-    )
+    """Return whether a topic that was just created can be used."""
+    if info is None or info.error_code or not info.partitions:
+        return False
+    return all(partition.leader >= 0 for partition in info.partitions.values())
 
 
 class Cluster(View):
-    """pykafka's Cluster: brokers, topics, metadata updates.  Thread-safe.
+    """pykafka's Cluster: brokers, topics, metadata updates. Thread-safe.
 
-    Made by :class:`~managedconsumer.KafkaClient`, or over a consumer's own cluster: then it shows what the consumer
-    knows, and asks brokers by its own connections, which work after the consumer has stopped, too.
+    Made by :class:`~managedconsumer.KafkaClient`, or over a consumer's cluster: then it shows the consumer's metadata,
+    and has connections of its own, which work after the consumer has stopped, too.
     """
 
     def __init__(
@@ -118,13 +148,13 @@ class Cluster(View):
         self._fresh_at: dict[str, float] = {}
         self._topic_dict = TopicDict(self, exclude_internal_topics)
         self._handler = CompatHandler(over.handler)
-        # An abandoned client's idle connections are closed; nothing is sent.
+        # Close the idle connections of a client that is garbage-collected; send nothing.
         finalizer = weakref.finalize(self, _close, self._offsets, self._asking)
         finalizer.atexit = False
 
     @property
     def snapshot(self) -> ClusterSnapshot:
-        """The newest metadata, also if another thread asked for it."""
+        """The newest metadata, also if another thread fetched them."""
         return max(self.runtime, self._asking, key=lambda cluster: cluster.refreshed_at).snapshot
 
     @property
@@ -134,23 +164,23 @@ class Cluster(View):
 
     @property
     def handler(self) -> CompatHandler:
-        """Threads or greenlets, with the vocabulary of pykafka's handlers."""
+        """Threads or greenlets, with the names of pykafka's handlers."""
         return self._handler
 
     def update(self) -> None:
-        """Ask for the metadata of all brokers and topics.  Waits; raises NoBrokersAvailableError."""
+        """Fetch the metadata of all brokers and topics. Waits; raises NoBrokersAvailableError."""
         self._asking.refresh_until(None, min(self._patience, _UPDATE_PATIENCE))
 
     def close(self) -> None:
-        """Close the connections; consumers have their own.  A later call connects again."""
+        """Close the connections; consumers have their own. A later call connects again."""
         _close(self._offsets, self._asking)
         self._asking.reopen()
 
     # -- topics -----------------------------------------------------------------------------------------------------
 
     def obtain(self, name: str) -> None:
-        """Make sure that a topic is in the metadata; may create it.  Raises what :meth:`TopicDict.__getitem__` does."""
-        if not naming.is_legal(name):
+        """Get a topic into the metadata; may create it. Raises the errors of :meth:`TopicDict.__getitem__`."""
+        if not is_legal(name):
             raise IllegalTopicError(f"{name!r} is no legal topic name: 1 to 249 of a-z A-Z 0-9 . _ - are allowed")
         if _exists(self._look_at(name)):
             return
@@ -177,7 +207,7 @@ class Cluster(View):
         return info
 
     def _catch_up(self) -> None:
-        """Merge the next answer into the newest metadata."""
+        """Merge the next response into the newest metadata."""
         self._asking.snapshot = self.snapshot
 
     def update_topic(self, name: str) -> None:
@@ -205,18 +235,16 @@ class Cluster(View):
     # -- groups -----------------------------------------------------------------------------------------------------
 
     def get_group_coordinator(self, consumer_group: Any) -> Broker | None:
-        """The broker that runs a consumer group.  Waits; raises the broker's error."""
-        return Broker(
-            groups.find_coordinator(self._asking, naming.to_text(consumer_group, "consumer_group"), self._patience)
-        )
+        """Return the coordinator of a consumer group. Waits; raises the broker's error."""
+        return Broker(groups.find_coordinator(self._asking, to_text(consumer_group, "consumer_group"), self._patience))
 
     def get_managed_group_descriptions(self) -> dict[bytes, groups.DescribeGroupResponse]:
-        """Every group of the classic protocol in the cluster, by its name (bytes).  Waits; asks each broker."""
+        """Return the cluster's groups of the classic protocol by name (bytes). Waits; asks each broker."""
         return groups.describe_all(self._asking)
 
     def __repr__(self) -> str:
         seeds = ",".join(f"{host}:{port}" for host, port in self.runtime.bootstrap)
-        return f"<{type(self).__module__}.{type(self).__name__} at {hex(id(self))} (hosts={seeds})>"
+        return described(self, f"hosts={seeds}")
 
 
 def _close(offsets: OffsetClient, asking: runtime.Cluster) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
@@ -17,6 +17,7 @@ from managedconsumer.wire.protocol import schemas
 log = logging.getLogger(__name__)
 
 _CLASSIC = ("", "classic")
+T = TypeVar("T")
 
 
 class MemberMetadata(NamedTuple):
@@ -56,7 +57,7 @@ class DescribeGroupResponse(NamedTuple):
 
 
 def find_coordinator(cluster: Cluster, group: str, patience: float) -> BrokerInfo:
-    """The broker that runs the group; retries what may pass for ``patience`` seconds, then raises."""
+    """Return the group's coordinator; retry transient errors for ``patience`` seconds, then raise."""
     now = cluster.handler.now
     deadline, backoff = Deadline(now(), patience), Backoff(0.05, 1.0, cluster.handler.random)
     while True:
@@ -69,7 +70,7 @@ def find_coordinator(cluster: Cluster, group: str, patience: float) -> BrokerInf
 
 
 def describe_all(cluster: Cluster) -> dict[bytes, DescribeGroupResponse]:
-    """Every classic group; each broker is asked for those that it coordinates."""
+    """Return every classic group; each broker lists those that it coordinates."""
     found: dict[bytes, DescribeGroupResponse] = {}
     for node in sorted(cluster.refresh(()).brokers):
         connection = cluster.connect(node)
@@ -80,9 +81,7 @@ def describe_all(cluster: Cluster) -> dict[bytes, DescribeGroupResponse]:
             names = [g["group_id"] for g in listed["groups"] if g.get("group_type", "").lower() in _CLASSIC]
             if names:
                 answer = connection.request(schemas.DESCRIBE_GROUPS, {"groups": names})
-                for entry in answer["groups"]:
-                    group = _group(entry)
-                    found[group.group_id] = group
+                found.update((entry["group_id"].encode(), _group(entry)) for entry in answer["groups"])
         finally:
             connection.close()
     return found
@@ -111,20 +110,23 @@ def _member(entry: Mapping[str, Any]) -> GroupMember:
 
 
 def _metadata(blob: bytes, member: str) -> MemberMetadata:
-    """Other clients' blobs are not ours to trust: what cannot be read counts as empty."""
-    if blob:
-        try:
-            read = ConsumerProtocolMemberMetadata.decode(blob)
-            return MemberMetadata(read.version, [name.encode() for name in read.subscription], read.user_data or b"")
-        except err.MalformedResponseError as error:
-            log.warning("member %s: %s", short(member), error)
-    return MemberMetadata(0, [], b"")
+    read = _decoded(ConsumerProtocolMemberMetadata.decode, blob, member) if blob else None
+    if read is None:
+        return MemberMetadata(0, [], b"")
+    return MemberMetadata(read.version, [name.encode() for name in read.subscription], read.user_data or b"")
 
 
 def _assignment(blob: bytes, member: str) -> MemberAssignment:
-    try:
-        read = ConsumerProtocolMemberAssignment.decode(blob)
-    except err.MalformedResponseError as error:
-        log.warning("member %s: %s", short(member), error)
+    read = _decoded(ConsumerProtocolMemberAssignment.decode, blob, member)
+    if read is None:
         return MemberAssignment(0, [])
     return MemberAssignment(read.version, [(name.encode(), list(numbers)) for name, numbers in read.assignment])
+
+
+def _decoded(decode: Callable[[bytes], T], blob: bytes, member: str) -> T | None:
+    """Decode another client's blob; a malformed one is logged, and None."""
+    try:
+        return decode(blob)
+    except err.MalformedResponseError as error:
+        log.warning("member %s: %s", short(member), error)
+        return None

@@ -1,4 +1,4 @@
-"""``cluster.handler``: our threads or greenlets behind the names that pykafka's handlers have."""
+"""``cluster.handler``: our threads or greenlets with the names of pykafka's handlers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CompatHandler:
         kwargs: Mapping[str, Any] | None = None,
         name: str | None = None,
     ) -> Any:
-        """Run ``target`` beside the caller; arguments as for Thread (``args``, ``kwargs``) or ``gevent.spawn``."""
+        """Run ``target`` in a worker; arguments as for Thread (``args``, ``kwargs``) or ``gevent.spawn``."""
         keywords = dict(kwargs or {})
         label = name or str(getattr(target, "__name__", "worker"))
         return self.runtime.spawn(label, lambda: target(*more, *args, **keywords))
@@ -38,13 +38,13 @@ class CompatHandler:
 
 
 def handler_like(theirs: Any, use_greenlets: bool | None) -> Handler:
-    """The handler for a consumer whose cluster waits by ``theirs`` (pykafka's or ours), unless the user has decided."""
+    """Return the handler for a consumer whose cluster has ``theirs`` (pykafka's or ours), unless the user chose."""
     if use_greenlets is not None:
         return default_handler(check_bool("use_greenlets", use_greenlets))
     if isinstance(theirs, CompatHandler):
         return theirs.runtime
     if isinstance(theirs, Handler):
         return theirs
-    # pykafka's class by its name: pykafka is never imported from here.
+    # pykafka's class by its name: this module does not import pykafka.
     green = any(cls.__name__ == "GEventHandler" for cls in type(theirs).__mro__)
     return GEventHandler() if green else ThreadingHandler()

@@ -1,4 +1,4 @@
-"""pykafka's membership protocols, in and out: who decides, and how, which member gets which partition."""
+"""pykafka's membership protocols as assignors, and our assignors by their names."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import logging
 from typing import Any, Callable, ClassVar, Iterable, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.compat import naming
-from managedconsumer.compat.view import FrozenView
-from managedconsumer.config import wrong_kind, wrong_value
+from managedconsumer.compat.parts import FrozenView
+from managedconsumer.config import to_text, wrong_kind, wrong_value
 from managedconsumer.coordinator.assignors.abstract import (
     Assignments,
     Assignor,
@@ -35,8 +34,8 @@ class GroupMembershipProtocol(NamedTuple):
     """pykafka's description of an assignor, with its four fields.
 
     ``decide_partitions(participants, partitions, consumer_id)`` gets the ids (bytes) of all members, the topic's
-    Partition objects by number, and one member's id; it returns the set of that member's partitions.  The group's
-    leader calls it for every member in turn, so it must give the same answer for the same arguments.
+    Partition objects by number, and one member's id; it returns the set of that member's partitions. The group's leader
+    calls it for every member, so its result must depend on its arguments only.
     """
 
     protocol_type: bytes
@@ -53,7 +52,7 @@ class GroupMembershipProtocol(NamedTuple):
 def decide_partitions_range(
     participants: Iterable[bytes], partitions: Mapping[int, Any], consumer_id: bytes
 ) -> set[Any]:
-    """A run of neighbouring partitions each, in the order of their numbers (pykafka orders "10" before "2")."""
+    """Return a run of neighbouring partitions, in the order of their numbers (pykafka orders "10" before "2")."""
     members = sorted(participants)
     ordered = [partitions[number] for number in sorted(partitions)]
     index = members.index(consumer_id)
@@ -65,7 +64,7 @@ def decide_partitions_range(
 def decide_partitions_roundrobin(
     participants: Iterable[bytes], partitions: Mapping[int, Any], consumer_id: bytes
 ) -> set[Any]:
-    """One partition in turn, in the order of their numbers."""
+    """Return every n-th partition of n members, in the order of their numbers."""
     members = sorted(participants)
     ordered = [partitions[number] for number in sorted(partitions)]
     return set(ordered[members.index(consumer_id) :: len(members)])
@@ -81,7 +80,7 @@ _BY_NAME: dict[str, Callable[[], Assignor]] = {
     "sticky": StickyPartitionAssignor,
     "cooperative-sticky": CooperativeStickyPartitionAssignor,
 }
-# Whose decide_partitions is one of these gets our assignor of the protocol's name, which decides as Java's does.
+# A protocol with one of these functions gets our assignor of its name, which decides as Java's does.
 _BUILT_IN = {"decide_partitions_range": "range", "decide_partitions_roundrobin": "roundrobin"}
 _HOMES = ("managedconsumer.compat.membership", "pykafka.membershipprotocol")
 
@@ -92,25 +91,25 @@ class ProtocolAssignor:
     version: ClassVar[int] = 0
 
     def __init__(self, protocol: Any) -> None:
-        self.name = naming.to_text(protocol.protocol_name, "protocol_name")
+        self.name = to_text(protocol.protocol_name, "protocol_name")
         self._decide: Decide = protocol.decide_partitions
         user_data = getattr(protocol.metadata, "user_data", b"")
         self._user_data = bytes(user_data) if isinstance(user_data, (bytes, bytearray)) else b""
 
     @classmethod
     def supported_protocols(cls) -> tuple[RebalanceProtocol, ...]:
-        """pykafka's protocols give everything up in every rebalance."""
+        """EAGER: pykafka's members revoke all partitions in every rebalance."""
         return (RebalanceProtocol.EAGER,)
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
-        """This member's subscription, with the user data of the protocol's own metadata."""
+        """Return this member's subscription, with the user data of the protocol's metadata."""
         return ConsumerProtocolMemberMetadata(self.version, sorted(topics), self._user_data)
 
     def assign(self, cluster: TopicMetadata, members: Members) -> Assignments:
-        """Ask the user's function, topic by topic, for every member that subscribes to it.
+        """Call the user's function for each topic and each member that subscribes to it.
 
-        Raises KafkaException when it gives one partition to two members, or one that does not exist; what it raises
-        itself passes through.
+        Raises KafkaException when it gives one partition to two members, or one that does not exist; its own exceptions
+        pass through.
         """
         known = topic_partitions(cluster, members)
         view = _view(cluster, known)
@@ -126,7 +125,7 @@ class ProtocolAssignor:
                     shares[member].append(TopicPartition(topic, number))
             forgotten = sorted(set(partitions) - set(owners))
             if forgotten:
-                log.warning("protocol %s gave partitions %s of topic %s to nobody", self.name, forgotten, topic)
+                log.warning("protocol %s assigned partitions %s of topic %s to no member", self.name, forgotten, topic)
         return to_assignments(self.version, shares)
 
     def _check(self, topic: str, number: Any, partitions: Mapping[int, Any], member: str, owner: str) -> None:
@@ -162,7 +161,7 @@ def accept_assignors(membership_protocol: Any) -> list[Assignor]:
     """Return the assignors to offer to the group, best first: at least one, no two of the same name.
 
     Takes a membership protocol (pykafka's tuple or ours), the name of an assignor, an assignor or its class, or a list
-    of these; None means ``range``.  Raises TypeError or ConfigurationError.
+    of these; None means ``range``. Raises TypeError or ConfigurationError.
     """
     if membership_protocol is None:
         return [RangePartitionAssignor()]
@@ -181,7 +180,7 @@ def _assignor(item: Any) -> Assignor:
     if hasattr(item, "decide_partitions"):
         return _of_protocol(item)
     if isinstance(item, (str, bytes)):
-        name = naming.to_text(item, "membership_protocol")
+        name = to_text(item, "membership_protocol")
         if name not in _BY_NAME:
             raise wrong_value("membership_protocol", name, f"one of {', '.join(map(repr, _BY_NAME))}")
         return _BY_NAME[name]()
@@ -200,13 +199,13 @@ def _assignor(item: Any) -> Assignor:
 
 def _of_protocol(protocol: Any) -> Assignor:
     decide = protocol.decide_partitions
-    kind = naming.to_text(protocol.protocol_type, "protocol_type")
+    kind = to_text(protocol.protocol_type, "protocol_type")
     if kind != "consumer":
         raise err.ConfigurationError(f"protocol_type={kind!r}: a consumer's group has the type 'consumer'")
     if not callable(decide):
         raise wrong_kind("decide_partitions", decide, "a function")
-    # By name and home, as pykafka is not imported from here.
+    # By name and module: this module does not import pykafka.
     built_in = _BUILT_IN.get(getattr(decide, "__name__", ""))
-    if built_in == naming.to_text(protocol.protocol_name, "protocol_name") and decide.__module__ in _HOMES:
+    if built_in == to_text(protocol.protocol_name, "protocol_name") and decide.__module__ in _HOMES:
         return _BY_NAME[built_in]()
     return ProtocolAssignor(protocol)

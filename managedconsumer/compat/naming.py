@@ -1,34 +1,16 @@
-"""Names of topics as users write them: str or bytes, ASCII, as pykafka takes them.  Pure."""
+"""Names of topics and partitions in users' values, pykafka's objects and ours. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from managedconsumer import errors as err
-from managedconsumer.subscription_input import LEGAL_TOPIC
-
-
-def to_text(value: Any, what: str) -> str:
-    """``value`` (str or bytes) as str; TypeError, or UnicodeException where it is not ASCII, as in pykafka."""
-    if isinstance(value, (bytes, bytearray)):
-        try:
-            return bytes(value).decode("ascii")
-        except UnicodeDecodeError:
-            raise err.UnicodeException(f"{what} {bytes(value)!r} contains non-ascii characters") from None
-    if not isinstance(value, str):
-        raise TypeError(f"{what} must be str or bytes, not {type(value).__name__}: {value!r}")
-    if not value.isascii():
-        raise err.UnicodeException(f"{what} {value!r} contains non-ascii characters")
-    return str(value)
-
-
-def is_legal(name: str) -> bool:
-    """Whether Kafka lets a topic have that name."""
-    return bool(LEGAL_TOPIC.fullmatch(name)) and name not in (".", "..")
+from managedconsumer.config import to_text
+from managedconsumer.subscription_input import is_legal
 
 
 def checked_name(value: Any) -> str:
-    """A topic's name as str; TypeError, UnicodeException, ConfigurationError."""
+    """Return a topic's name as str; TypeError, UnicodeException, ConfigurationError."""
     name = to_text(value, "topic name")
     if not name:
         raise err.ConfigurationError("the topic's name is empty")
@@ -41,7 +23,7 @@ def checked_name(value: Any) -> str:
 
 
 def name_of(topic: Any) -> str | None:
-    """The name of a Topic object, pykafka's or ours; None for anything else."""
+    """Return the name of a Topic object, pykafka's or ours; None for anything else."""
     name = getattr(topic, "name", None)
     if not isinstance(name, (str, bytes)) or not hasattr(topic, "partitions"):
         return None
@@ -49,7 +31,7 @@ def name_of(topic: Any) -> str | None:
 
 
 def key_of(partition: Any) -> tuple[str, int] | None:
-    """``(topic name, number)`` of a Partition object, pykafka's or ours; None for anything else."""
+    """Return ``(topic name, number)`` of a Partition object, pykafka's or ours; None for anything else."""
     number = getattr(partition, "id", None)
     if not isinstance(number, int) or isinstance(number, bool):
         return None

@@ -1,17 +1,17 @@
-"""Broker, Partition and Topic: what pykafka's users hold in their hands, as views of the cluster's metadata.
+"""pykafka's Broker, Partition and Topic as views of the cluster's metadata.
 
-They keep no metadata themselves: every attribute is looked up in the newest snapshot, so nothing gets stale and all of
-them can be used from any thread.  Attributes never wait; the methods that ask a broker say so.
+They keep no metadata: every attribute is looked up in the newest snapshot, so nothing gets stale, and any thread may
+use them. Attributes never wait; the methods that ask a broker say so.
 """
 
 from __future__ import annotations
 
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Iterable, Protocol
+from typing import TYPE_CHECKING, Any, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.compat import naming, registry
-from managedconsumer.config import check_int, wrong_kind, wrong_value
+from managedconsumer.config import check_int, to_text, wrong_kind, wrong_value
 from managedconsumer.offset_convention import target_of
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, OffsetType, PartitionInfo, TopicInfo, TopicPartition
 from managedconsumer.values import NamedTuple
@@ -40,7 +40,7 @@ class ProducerUnavailableError(err.KafkaException, NotImplementedError):
 
 
 def timestamp_of(when: Any) -> int:
-    """-1, -2 or milliseconds since 1970 from what ``fetch_offset_limits`` takes; naive datetimes are UTC."""
+    """Return -1, -2 or milliseconds since 1970 for an argument of ``fetch_offset_limits``; naive datetimes are UTC."""
     import datetime as dt  # here, as it takes two milliseconds
 
     if isinstance(when, dt.datetime):
@@ -51,6 +51,11 @@ def timestamp_of(when: Any) -> int:
     if when < OffsetType.EARLIEST:
         raise wrong_value("offsets_before", when, allowed)
     return int(when)
+
+
+def described(thing: object, fields: str) -> str:
+    """Return the ``repr`` of an object, as pykafka writes it."""
+    return f"<{type(thing).__module__}.{type(thing).__name__} at {hex(id(thing))} ({fields})>"
 
 
 class Broker:
@@ -68,7 +73,7 @@ class Broker:
 
     @property
     def host(self) -> bytes:
-        """The host that clients are told to connect to; bytes, as in pykafka."""
+        """The host for clients to connect to; bytes, as in pykafka."""
         return self._info.host.encode()
 
     @property
@@ -88,32 +93,7 @@ class Broker:
         return hash(self._info)
 
     def __repr__(self) -> str:
-        cls = type(self)
-        return (
-            f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (host={self.host!r}, port={self.port}, id={self.id})>"
-        )
-
-
-class LookedUpIn(Protocol):
-    """The place where topics and partitions are looked up (:class:`managedconsumer.compat.view.View`)."""
-
-    @property
-    def snapshot(self) -> ClusterSnapshot:
-        """The newest metadata."""
-
-    def broker(self, node_id: int) -> Broker | None:
-        """A broker by id, or None."""
-
-    def offsets_at(
-        self, keys: Iterable[TopicPartition], timestamp: int
-    ) -> dict[TopicPartition, OffsetPartitionResponse]:
-        """The first offset at or after ``timestamp`` (ms; -1: the end, -2: the beginning) of each partition."""
-
-    def freshen(self, name: str) -> None:
-        """Ask for a topic's metadata if what we have is old."""
-
-    def update_topic(self, name: str) -> None:
-        """Ask for a topic's metadata."""
+        return described(self, f"host={self.host!r}, port={self.port}, id={self.id}")
 
 
 class Partition:
@@ -165,7 +145,7 @@ class Partition:
         return [broker for broker in found if broker is not None]
 
     def fetch_offset_limit(self, offsets_before: Any, max_offsets: int = 1) -> list[int]:
-        """The offset that :meth:`Topic.fetch_offset_limits` gives, in a list.  Waits; raises the broker's error."""
+        """Return the offset of :meth:`Topic.fetch_offset_limits` in a list. Waits; raises the broker's error."""
         timestamp = timestamp_of(offsets_before)
         check_int("max_offsets", max_offsets)
         offset, code = self._topic.view.offsets_at([self.key], timestamp)[self.key]
@@ -174,11 +154,11 @@ class Partition:
         return offset
 
     def latest_available_offset(self) -> int:
-        """The offset that the next message written will get.  Waits for the leader's answer."""
+        """Return the offset that the next message will get. Waits for the leader."""
         return self.fetch_offset_limit(OffsetType.LATEST)[0]
 
     def earliest_available_offset(self) -> int:
-        """The offset of the oldest message that is still there.  Waits for the leader's answer."""
+        """Return the offset of the oldest message in the log. Waits for the leader."""
         return self.fetch_offset_limit(OffsetType.EARLIEST)[0]
 
     def __lt__(self, other: Any) -> bool:
@@ -193,15 +173,14 @@ class Partition:
         return hash((self._topic.text, self._id))
 
     def __repr__(self) -> str:
-        cls = type(self)
-        return f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (topic={self._topic.text}, id={self._id})>"
+        return described(self, f"topic={self._topic.text}, id={self._id}")
 
 
 class Topic:
     """A topic.  Equal to any Topic, pykafka's too, of the same name."""
 
-    def __init__(self, name: str | bytes, view: LookedUpIn) -> None:
-        self._text = naming.to_text(name, "topic name")
+    def __init__(self, name: str | bytes, view: View) -> None:
+        self._text = to_text(name, "topic name")
         self._view = view
         self._seen: TopicInfo | None = None
         self._partitions: dict[int, Partition] = {}
@@ -217,7 +196,7 @@ class Topic:
         return self._text
 
     @property
-    def view(self) -> LookedUpIn:
+    def view(self) -> View:
         """The cluster it is looked up in."""
         return self._view
 
@@ -235,14 +214,13 @@ class Topic:
     # -- offsets ----------------------------------------------------------------------------------------------------
 
     def fetch_offset_limits(self, offsets_before: Any, max_offsets: int = 1) -> dict[int, OffsetPartitionResponse]:
-        """For each partition the first offset whose message is not older than ``offsets_before``.  Waits.
+        """Return each partition's first offset whose message is not older than ``offsets_before``. Waits.
 
-        ``offsets_before``: a datetime (naive: UTC), milliseconds since 1970, or OffsetType.EARLIEST or LATEST.  Where
-        all messages are older, the offset of the next message to come.  pykafka's answer was only as fine as the log's
-        segments (Kafka 4 dropped that request) and listed up to ``max_offsets`` of them; now there is one.
+        ``offsets_before``: a datetime (naive: UTC), milliseconds since 1970, or OffsetType.EARLIEST or LATEST. Where
+        all messages are older: the offset of the next message. pykafka lists up to ``max_offsets`` beginnings of log
+        segments (Kafka 4 dropped that request); here the list has one offset.
 
-        A partition whose leader gave no answer within the client's ``socket_timeout_ms`` has an empty list and the
-        error's code.
+        A partition without a response within the client's ``socket_timeout_ms`` has an empty list and the error's code.
         """
         timestamp = timestamp_of(offsets_before)
         check_int("max_offsets", max_offsets)
@@ -251,15 +229,15 @@ class Topic:
         return {key.partition: answer for key, answer in self._view.offsets_at(keys, timestamp).items()}
 
     def latest_available_offsets(self) -> dict[int, OffsetPartitionResponse]:
-        """For each partition the offset that the next message written will get.  Waits."""
+        """Return the offset that the next message of each partition will get. Waits."""
         return self.fetch_offset_limits(OffsetType.LATEST)
 
     def earliest_available_offsets(self) -> dict[int, OffsetPartitionResponse]:
-        """For each partition the offset of the oldest message that is still there.  Waits."""
+        """Return the offset of the oldest message in each partition's log. Waits."""
         return self.fetch_offset_limits(OffsetType.EARLIEST)
 
     def update(self, metadata: Any = None) -> None:  # pykafka passes its own metadata object
-        """Ask for the topic's metadata now.  Waits; raises NoBrokersAvailableError."""
+        """Fetch the topic's metadata now. Waits; raises NoBrokersAvailableError."""
         self._view.update_topic(self._text)
 
     # -- consumers --------------------------------------------------------------------------------------------------
@@ -267,25 +245,23 @@ class Topic:
     def get_simple_consumer(
         self, consumer_group: Any = None, use_rdkafka: bool = False, **kwargs: Unpack[SimpleConsumerOptions]
     ) -> SimpleConsumer:
-        """A :class:`~managedconsumer.SimpleConsumer` of this topic; it has its own connections."""
+        """Return a :class:`~managedconsumer.SimpleConsumer` of this topic, with connections of its own."""
         return registry.make_simple_consumer(self, self._view, consumer_group, use_rdkafka, kwargs)
 
     def get_balanced_consumer(
         self, consumer_group: Any, managed: bool = False, **kwargs: Unpack[BalancedConsumerOptions]
     ) -> ManagedBalancedConsumer:
-        """A :class:`~managedconsumer.ManagedBalancedConsumer` of this topic; it has its own connections.
+        """Return a :class:`~managedconsumer.ManagedBalancedConsumer` of this topic, with connections of its own.
 
-        ``managed=False`` meant ZooKeeper in pykafka: a DeprecationWarning now, and the same consumer.
+        ``managed=False``, which means ZooKeeper in pykafka, gives a DeprecationWarning and the same consumer.
         """
         return registry.make_balanced_consumer(self, self._view, consumer_group, managed, kwargs)
 
     def get_producer(self, *args: Any, **kwargs: Any) -> Any:
-        """Not here: raises an error that names packages which produce."""
+        """Raise ProducerUnavailableError, which names packages that produce."""
         raise ProducerUnavailableError(_NO_PRODUCER.format(self._text))
 
-    def get_sync_producer(self, *args: Any, **kwargs: Any) -> Any:
-        """Not here, see :meth:`get_producer`."""
-        raise ProducerUnavailableError(_NO_PRODUCER.format(self._text))
+    get_sync_producer = get_producer
 
     def __eq__(self, other: object) -> bool:
         theirs = naming.name_of(other)
@@ -295,5 +271,88 @@ class Topic:
         return hash(self._text)
 
     def __repr__(self) -> str:
-        cls = type(self)
-        return f"<{cls.__module__}.{cls.__name__} at {hex(id(self))} (name={self.name!r})>"
+        return described(self, f"name={self.name!r}")
+
+
+class View:
+    """The newest metadata as objects, which are made once and kept. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, Topic] = {}
+        self._seen: ClusterSnapshot | None = None
+        self._brokers: dict[int, Broker] = {}
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """The newest metadata."""
+        raise NotImplementedError
+
+    @property
+    def brokers(self) -> dict[int, Broker]:
+        """The known brokers by id; a new dict after each change."""
+        snapshot = self.snapshot
+        if snapshot is not self._seen:
+            known = self._brokers
+            fresh = {node: Broker(info) for node, info in sorted(snapshot.brokers.items())}
+            self._brokers = {node: known[node] if known.get(node) == new else new for node, new in fresh.items()}
+            self._seen = snapshot
+        return self._brokers
+
+    def broker(self, node_id: int) -> Broker | None:
+        """Return a broker by id, or None."""
+        return self.brokers.get(node_id)
+
+    def topic(self, name: str) -> Topic:
+        """Return the Topic of that name, also one that is not in the metadata."""
+        found = self._topics.get(name)
+        return found if found is not None else self._topics.setdefault(name, Topic(name, self))
+
+    def partition(self, tp: TopicPartition) -> Partition:
+        """Return the Partition ``tp``, also one that is not in the metadata."""
+        topic = self.topic(tp.topic)
+        return topic.partitions.get(tp.partition) or Partition(topic, tp.partition)
+
+    # -- only in a Cluster: these ask a broker ------------------------------------------------------------------------
+
+    def offsets_at(
+        self, keys: Iterable[TopicPartition], timestamp: int
+    ) -> dict[TopicPartition, OffsetPartitionResponse]:
+        """Return each partition's first offset at or after ``timestamp`` (ms; -1: the end, -2: the beginning)."""
+        raise self._offline(f"offsets at {timestamp} of {list(keys)}")
+
+    def freshen(self, name: str) -> None:
+        """Fetch a topic's metadata if ours is old."""
+        raise self._offline(f"metadata of topic {name}")
+
+    def update_topic(self, name: str) -> None:
+        """Fetch a topic's metadata."""
+        raise self._offline(f"metadata of topic {name}")
+
+    def _offline(self, what: str) -> err.IllegalStateError:
+        return err.IllegalStateError(f"{what} cannot be asked for here: use the objects of a KafkaClient")
+
+
+class FrozenView(View):
+    """One snapshot of metadata, for a decision made from it; no broker can be asked.
+
+    Partitions without a leader have a broker with id -1: pykafka's ``decide_partitions`` sort by ``leader.id``.
+    """
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        super().__init__()
+        self._snapshot = snapshot
+
+    @classmethod
+    def of_partitions(cls, partitions: Iterable[TopicPartition]) -> FrozenView:
+        """Return a view in which only the partitions are known."""
+        topics: dict[str, dict[int, PartitionInfo]] = {}
+        for name, number in partitions:
+            topics.setdefault(name, {})[number] = PartitionInfo(name, number, -1)
+        return cls(ClusterSnapshot(topics={name: TopicInfo(name, None, found) for name, found in topics.items()}))
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        return self._snapshot
+
+    def broker(self, node_id: int) -> Broker | None:
+        return super().broker(node_id) or Broker(BrokerInfo(-1, "", -1))

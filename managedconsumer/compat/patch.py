@@ -1,4 +1,4 @@
-"""An unchanged pykafka program with our consumers: one call before it makes them."""
+"""``patch_pykafka()``: an unchanged pykafka program gets our consumers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ _MARK = "__managedconsumer_original__"
 def patch_pykafka() -> Callable[[], None]:
     """Make ``get_simple_consumer`` and ``get_balanced_consumer`` of pykafka's Topic give our consumers.
 
-    Takes effect for all topics, also those that exist; consumers made before stay as they are.  Calling it again
-    changes nothing.  The function returned puts pykafka's own methods back.  Everything else of pykafka (its client,
-    its producers) stays pykafka's.
+    Takes effect for all topics, not for existing consumers. Calling it again changes nothing. The function returned
+    restores pykafka's methods. Everything else of pykafka (its client, its producers) stays pykafka's.
 
     Raises MissingPackageError (an ImportError) when pykafka cannot be imported.
     """

@@ -1,4 +1,4 @@
-"""Names of pykafka's consumers that are private, or unused, and that its users' programs read all the same."""
+"""Private or unused names of pykafka's consumers that its users' programs read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.structs import TopicPartition
 
-# How long (seconds) a position that is not known yet is looked up.
+# How long (seconds) to look up a position that is not known yet.
 _PATIENCE = 30.0
 
 
@@ -22,9 +22,9 @@ class OwnedPartition:
 
     @property
     def last_offset_consumed(self) -> int:
-        """The offset last consumed, -1 where none was; at ``OffsetType.LATEST`` the last one that there is.
+        """The offset last consumed, -1 if none was; at ``OffsetType.LATEST`` the last one in the log.
 
-        Waits for the broker's answer where the position is not known yet.
+        Waits for the broker if the position is not known yet.
         """
         return self.next_offset - 1
 
@@ -39,7 +39,7 @@ class OwnedPartition:
 
     @property
     def message_count(self) -> int:
-        """How many messages of this partition wait in the queue, at most."""
+        """The most messages of this partition that may be buffered."""
         with self._engine.lock:
             queue = self._engine.buffer.queues.get(self._tp)
             return 0 if queue is None else queue.records
@@ -65,18 +65,18 @@ class Owned(Protocol):
 
 
 class PykafkaNames:
-    """The part of a consumer that exists for the sake of programs written for pykafka. Thread-safe."""
+    """The part of a consumer that programs written for pykafka need. Thread-safe."""
 
     _session: Owned
 
     @property
     def consumer_id(self) -> bytes:
-        """The id that the group's coordinator gave this member; empty outside of a group's membership."""
+        """This member's id; empty without a membership."""
         return b""
 
     @property
     def generation_id(self) -> int:
-        """The group's generation as this member knows it; -1 outside of a group's membership."""
+        """The member's generation; -1 without a membership."""
         return -1
 
     @property

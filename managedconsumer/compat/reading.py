@@ -1,4 +1,4 @@
-"""``read`` and ``read_arrow``: the messages of a topic between two places, once, without a group."""
+"""``read`` and ``read_arrow``: a range of a topic's messages, once, without a group."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from managedconsumer.config import ISOLATION_LEVELS, Isolation, check_choice
 from managedconsumer.runtime.cluster.cluster import PLAIN, Cluster
 from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.structs import TopicPartition
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import Message, arrow
 
 #: An offset of each partition, a time, or one of "earliest" and "latest".
@@ -29,19 +30,17 @@ def read(
     partitions: Collection[int] | None = None,
     isolation_level: Isolation = "read_uncommitted",
 ) -> Reading:
-    """The messages of a topic from ``start`` up to ``end``, as an iterator; no group is joined, nothing is committed.
+    """Return an iterator of a topic's messages from ``start`` up to, without, ``end``. Joins no group, commits nothing.
 
     ``start`` and ``end``: an offset, a datetime, an ISO 8601 time (UTC where it names no zone), "2 hours ago",
-    "earliest" or "latest"; the message at ``end`` is not among them. "latest" is the end of the log at the time of the
-    call, so the iterator ends. ``partitions``: their numbers; None: all. ``cluster``: a KafkaClient, or
-    ``"host:port,..."``.
+    "earliest" or "latest" (the log's end at the time of the call). ``partitions``: their numbers; None: all.
+    ``cluster``: a KafkaClient, or ``"host:port,..."``.
 
-    Within a partition messages come in order; across partitions the oldest timestamp comes first. Raises here what is
-    wrong with the arguments, UnknownTopicOrPartition and NoBrokersAvailableError; while it is read, CorruptRecordError
-    for a damaged record. New leaders and lost connections are waited for, for two minutes without progress. One thread
-    uses it at a time.
+    Messages of a partition come in order; across partitions the oldest timestamp comes first. The call raises for wrong
+    arguments, UnknownTopicOrPartition and NoBrokersAvailableError; iteration raises CorruptRecordError for a damaged
+    record. It waits for new leaders and connections, for two minutes without progress. One thread uses it at a time.
     """
-    return Reading(*_find(topic, cluster, start, end, partitions, isolation_level))
+    return Reading(_find(topic, cluster, start, end, partitions, isolation_level))
 
 
 def read_arrow(
@@ -54,40 +53,43 @@ def read_arrow(
     columns: Sequence[str] | None = None,
     isolation_level: Isolation = "read_uncommitted",
 ) -> ArrowReading:
-    """:func:`read` as Arrow: an iterator of ``pyarrow.RecordBatch`` with ``schema`` and ``__arrow_c_stream__``.
+    """Return :func:`read` as an iterator of ``pyarrow.RecordBatch`` with ``schema`` and ``__arrow_c_stream__``.
 
-    So ``polars.DataFrame``, ``duckdb.from_arrow`` and ``pyarrow.table`` take it as it is. One partition comes after
-    the other. ``columns``: see :meth:`consume_arrow`; ValueError for one that does not exist. Needs pyarrow.
+    ``polars.DataFrame``, ``duckdb.from_arrow`` and ``pyarrow.table`` take it as it is. One partition comes after the
+    other. ``columns``: see :meth:`consume_arrow`; ValueError for one that does not exist. Needs pyarrow.
     """
     names = arrow.check_columns(columns)
     arrow.schema(names)  # raises MissingPackageError here
-    return ArrowReading(*_find(topic, cluster, start, end, partitions, isolation_level), names)
+    return ArrowReading(_find(topic, cluster, start, end, partitions, isolation_level), names)
+
+
+class _Found(NamedTuple):
+    admin: Admin
+    cluster: Cluster
+    ranges: dict[TopicPartition, tuple[int, int]]
+    limits: RangeLimits
 
 
 class _Open:
-    """A running read with its connections; they are closed at the end, or when it is garbage-collected."""
+    """A running read with its connections, which close at its end, or when it is garbage-collected."""
 
-    def __init__(
-        self, admin: Admin, cluster: Cluster, ranges: dict[TopicPartition, tuple[int, int]], limits: RangeLimits
-    ) -> None:
-        #: ``{partition: (first offset, offset behind the last)}``: what is read.
-        self.ranges = ranges
-        self._admin, self._limits = admin, limits
-        self._closer = weakref.finalize(self, _close, admin, cluster)
+    def __init__(self, found: _Found) -> None:
+        #: ``{partition: (first offset, offset behind the last)}``.
+        self.ranges = found.ranges
+        self._found = found
+        self._closer = weakref.finalize(self, _close, found.admin, found.cluster)
 
     def close(self) -> None:
-        """Close the connections; idempotent. Nothing more is read."""
+        """End the read and close the connections; idempotent."""
         self._closer()
 
 
 class Reading(_Open, Iterator[Message]):
     """An iterator of messages. Made by :func:`read`; also a context manager that closes it."""
 
-    def __init__(
-        self, admin: Admin, cluster: Cluster, ranges: dict[TopicPartition, tuple[int, int]], limits: RangeLimits
-    ) -> None:
-        super().__init__(admin, cluster, ranges, limits)
-        self._messages = iter(admin.read(ranges, _raise, limits))
+    def __init__(self, found: _Found) -> None:
+        super().__init__(found)
+        self._messages = iter(found.admin.read(found.ranges, _raise, found.limits))
 
     def __next__(self) -> Message:
         if not self._closer.alive:
@@ -108,15 +110,8 @@ class Reading(_Open, Iterator[Message]):
 class ArrowReading(_Open):
     """Batches of messages as Arrow, once. Made by :func:`read_arrow`."""
 
-    def __init__(
-        self,
-        admin: Admin,
-        cluster: Cluster,
-        ranges: dict[TopicPartition, tuple[int, int]],
-        limits: RangeLimits,
-        columns: Sequence[str],
-    ) -> None:
-        super().__init__(admin, cluster, ranges, limits)
+    def __init__(self, found: _Found, columns: Sequence[str]) -> None:
+        super().__init__(found)
         self._columns = columns
         self._batches = self._read()
 
@@ -129,14 +124,14 @@ class ArrowReading(_Open):
         return self._batches
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """Arrow's C stream interface; what has been iterated over is not in it."""
+        """Return the rest of the batches by Arrow's C stream interface."""
         import pyarrow as pa
 
         return pa.RecordBatchReader.from_batches(self.schema, self).__arrow_c_stream__(requested_schema)
 
     def _read(self) -> Iterator[Any]:
         try:
-            for chunk, stop in self._admin.chunks(self.ranges, self._limits):
+            for chunk, stop in self._found.admin.chunks(self.ranges, self._found.limits):
                 while (batch := arrow.chunk_to_columns(chunk, stop, self._columns)).num_rows:
                     yield batch
         finally:
@@ -145,7 +140,7 @@ class ArrowReading(_Open):
 
 def _find(
     topic: Any, cluster: Any, start: Place, end: Place, partitions: Iterable[int] | None, isolation_level: Isolation
-) -> tuple[Admin, Cluster, dict[TopicPartition, tuple[int, int]], RangeLimits]:
+) -> _Found:
     check_choice("isolation_level", isolation_level, ISOLATION_LEVELS)
     choice = accept_topic(topic)
     if len(choice.names) != 1:
@@ -163,7 +158,8 @@ def _find(
             raise error.with_traceback(None) from error.__cause__
         raise
     limits = RangeLimits(isolation_level=ISOLATION_LEVELS[isolation_level])
-    return admin, mine, {tp: (first[tp], behind[tp]) for tp in sorted(first) if first[tp] < behind[tp]}, limits
+    ranges = {tp: (first[tp], behind[tp]) for tp in sorted(first) if first[tp] < behind[tp]}
+    return _Found(admin, mine, ranges, limits)
 
 
 def _close(admin: Admin, cluster: Cluster) -> None:

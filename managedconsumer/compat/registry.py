@@ -1,4 +1,4 @@
-"""How a Topic makes the consumers, which are above it in the order of imports."""
+"""A Topic's consumers, which are above it in the order of imports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ZOOKEEPER_ARGUMENTS = ("zookeeper_connection_timeout_ms", "zookeeper_connect", 
 def make_simple_consumer(
     topic: Any, cluster: Any, group: Any, use_rdkafka: bool, options: Mapping[str, Any]
 ) -> SimpleConsumer:
-    """``Topic.get_simple_consumer`` of pykafka's Topic and of ours."""
+    """Make the consumer of ``Topic.get_simple_consumer``, pykafka's and ours."""
     from managedconsumer.simpleconsumer import SimpleConsumer
 
     if check_bool("use_rdkafka", use_rdkafka):
@@ -28,7 +28,7 @@ def make_simple_consumer(
 def make_balanced_consumer(
     topic: Any, cluster: Any, group: Any, managed: bool, options: Mapping[str, Any]
 ) -> ManagedBalancedConsumer:
-    """``Topic.get_balanced_consumer`` of pykafka's Topic and of ours; both kinds use Kafka's group protocol."""
+    """Make the consumer of ``Topic.get_balanced_consumer``, pykafka's and ours, by Kafka's group protocol."""
     from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 
     if not check_bool("managed", managed):

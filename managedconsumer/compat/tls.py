@@ -1,4 +1,4 @@
-"""Accept a user's security options, in pykafka's words or ours, as one ``runtime.net.security.Security``."""
+"""Accept a user's security options, pykafka's or ours, as one ``runtime.net.security.Security``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _OPTIONS = frozenset(Security._fields)
 
 
 class SslConfig:
-    """pykafka's TLS settings.  The certificate must name the host we connect to, which pykafka did not check.
+    """pykafka's TLS settings. The certificate must name the host we connect to, which pykafka does not check.
 
     :param cafile: PEM file of the authorities to trust
     :param certfile: our own certificate (PEM), for brokers that ask for one
     :param keyfile: its key, if that is in a file of its own
     :param password: the key's password
-    :param check_hostname: False turns the check of the host's name off; a warning is logged
+    :param check_hostname: False turns the check of the host's name off, with a warning in the log
     """
 
     def __init__(
@@ -45,10 +45,9 @@ class SslConfig:
 
 
 def security_of(ssl_config: Any) -> Security:
-    """The settings of an SslConfig (pykafka's or ours) or an ``ssl.SSLContext``; None means no TLS.
+    """Return the settings of an SslConfig (pykafka's or ours) or an ``ssl.SSLContext``; None means no TLS.
 
-    pykafka's SslConfig turns the check of the host's name off and has no switch for it.  Here it is on; set an
-    attribute ``check_hostname = False`` on the object to turn it off.
+    The host's name is checked, unlike in pykafka; an attribute ``check_hostname = False`` of the object turns that off.
     """
     if ssl_config is None:
         return Security()
@@ -72,7 +71,7 @@ def security_of(ssl_config: Any) -> Security:
 
 
 def _warn_if_replaced(wrap: Any) -> None:
-    """pykafka's documentation shows how to replace its wrapping function; we don't call that."""
+    """Warn of a wrapping function of the user's own (see pykafka's documentation), which we do not call."""
     if wrap is not None and not hasattr(getattr(wrap, "__self__", None), "verify_mode"):
         log.warning(
             "the ssl_config's own _wrap_socket is not used: its cafile, certfile and keyfile are, with the host's name "
@@ -81,10 +80,10 @@ def _warn_if_replaced(wrap: Any) -> None:
 
 
 def choose_security(ssl_config: Any, security: Security | None, options: Mapping[str, Any]) -> Security:
-    """One of the three ways to say it: pykafka's ``ssl_config``, a Security, or Security's fields as keywords.
+    """Return the settings from pykafka's ``ssl_config``, a Security, or Security's fields as keywords.
 
-    Without ``security_protocol`` it follows from the fields; a login alone means SASL_SSL, so that a password is never
-    sent in clear by mistake.
+    Without ``security_protocol`` it follows from the fields; a login alone means SASL_SSL, so that no password is sent
+    in clear by mistake.
     """
     for name in sorted(set(options) - _OPTIONS):
         if name == "bootstrap_servers":

@@ -167,21 +167,21 @@ class ConsumerCoordinator(BaseCoordinator):
         match step:
             case handover.Commit():
                 self.commit_finished("rebalance")
-            case handover.Tell():
+            case handover.CallListener():
                 self._tell(step)
             case handover.Drop():
                 self._drop(step.partitions)
             case handover.TakeOver():
                 self._take_over(step)
-            case handover.Look():
+            case handover.RefreshMetadata():
                 return self._look(step.topics)
             case handover.Describe():
                 return self._member.describe_group()
-            case handover.Note():
+            case handover.Record():
                 self._log.note(step.kind, step.generation, step.partitions, step.reason)
         return None
 
-    def _tell(self, step: handover.Tell) -> None:
+    def _tell(self, step: handover.CallListener) -> None:
         """Call the listener. Its error is raised after the hand-over."""
         step.begin()
         listener = self._subscription.listener

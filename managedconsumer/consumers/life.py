@@ -252,40 +252,40 @@ class GroupLife:
     def _do(self, step: ho.Step) -> Any:
         """Carry one step out."""
         match step:
-            case ho.Hold():
+            case ho.Suspend():
                 self._hold(step)
                 self.engine.delivery.drain(set(step.partitions), self._drain)
             case ho.Commit():
                 if self._session.committer.automatic:
                     self._session.committer.commit_finished(self._commit_seconds, "rebalance")
-            case ho.Tell():
+            case ho.CallListener():
                 return self._tell(step)
             case ho.Drop():
                 self.engine.assignment.drop(step.partitions)
             case ho.TakeOver():
                 self._take_over(step)
-            case ho.HandOut():
+            case ho.Deliver():
                 return self._hand_out(step)
-            case ho.Look():
+            case ho.RefreshMetadata():
                 return self._look(step.topics)
             case ho.Describe():
                 return self.member.describe_group()
-            case ho.Note():
+            case ho.Record():
                 self._log.note(step.kind, step.generation, step.partitions, step.reason)
-            case ho.Trouble():
+            case ho.LogProblem():
                 self.engine.troubles.note(GROUP, step.text)
         return None
 
     def _do_at_stop(self, step: ho.Step, seconds: float, until: float) -> None:
         """Carry one step out in the thread that calls ``stop()``; all of them take about ``seconds``."""
         match step:
-            case ho.Hold():
+            case ho.Suspend():
                 self._hold(step)
                 self.engine.delivery.drain(set(step.partitions), min(self._drain, seconds))
             case ho.Commit():
                 patience = min(_LAST_COMMIT_PATIENCE, max(0.0, until - self.engine.handler.now()))
                 self._session.committer.drain(patience, auto=self._session.committer.automatic)
-            case ho.Tell():
+            case ho.CallListener():
                 try:
                     self.listener_calls.call_here(step.method, step.partitions)
                 except Exception:
@@ -294,11 +294,11 @@ class GroupLife:
             case _:
                 self._do(step)
 
-    def _hold(self, step: ho.Hold) -> None:
+    def _hold(self, step: ho.Suspend) -> None:
         self.engine.assignment.hold(step.partitions)
         self._log.note("held", step.generation, step.partitions)
 
-    def _tell(self, step: ho.Tell) -> bool:
+    def _tell(self, step: ho.CallListener) -> bool:
         """Call the listener, then pykafka's callback; leave the group if no thread runs the callback in time."""
         generation = step.generation
         if generation is None:  # the lost-callback waits as long as the consumer lives
@@ -337,7 +337,7 @@ class GroupLife:
         )
         self._reset_on_start = False
 
-    def _hand_out(self, step: ho.HandOut) -> bool:
+    def _hand_out(self, step: ho.Deliver) -> bool:
         """Start to deliver. Not after a loss: the thread that notices it suspends all partitions."""
         with self.engine.lock:
             if not self.current(step.generation):

@@ -11,7 +11,7 @@ from managedconsumer.config import GroupOptions
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.broker_regex import broker_regex
 from managedconsumer.coordinator.membership import Membership
-from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.errors import ConfigurationError, error_for_code
@@ -85,39 +85,22 @@ def build_machine(
     def protocols() -> list[tuple[str, bytes]]:
         return negotiation.protocols(topics(), engine.subscription.era.partitions, classic.generation.id)
 
-    if protocol == CONSUMER:
-        return ConsumerGroupMembership(
-            ConsumerGroupConfig(
-                group,
-                options.session_timeout_ms,
-                options.rebalance_timeout_ms,
-                request_timeout_ms=request_timeout,
-                retry_backoff_max_ms=longest,
-                group_instance_id=options.group_instance_id,
-                rack=engine.options.client_rack,
-                server_assignor=choice.server,
-                topic_regex=_topic_regex(engine),
-                yields=choice.auto,
-            ),
-            topics,
-            handler.random,
-            handler.now,
-            handler.new_id,
-        )
-    classic = Membership(
-        MembershipConfig(
-            group,
-            session_timeout_ms=options.session_timeout_ms,
-            rebalance_timeout_ms=options.rebalance_timeout_ms,
-            heartbeat_interval_ms=options.heartbeat_interval_ms,
-            request_timeout_ms=request_timeout,
-            retry_backoff_max_ms=longest,
-            group_instance_id=options.group_instance_id,
-        ),
-        protocols,
-        handler.random,
-        handler.now,
+    config = MembershipConfig(
+        group,
+        session_timeout_ms=options.session_timeout_ms,
+        rebalance_timeout_ms=options.rebalance_timeout_ms,
+        heartbeat_interval_ms=options.heartbeat_interval_ms,
+        request_timeout_ms=request_timeout,
+        retry_backoff_max_ms=longest,
+        group_instance_id=options.group_instance_id,
+        rack=engine.options.client_rack,
+        server_assignor=choice.server,
+        yields=choice.auto,
     )
+    if protocol == CONSUMER:
+        config = config._replace(topic_regex=_topic_regex(engine))
+        return ConsumerGroupMembership(config, topics, handler.random, handler.now, handler.new_id)
+    classic = Membership(config, protocols, handler.random, handler.now)
     return classic
 
 

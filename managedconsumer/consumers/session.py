@@ -10,7 +10,7 @@ from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.compat.accept import accept_cluster, accept_partition, accept_topic
-from managedconsumer.compat.objects import Cluster as PublicCluster
+from managedconsumer.compat.cluster import Cluster as PublicCluster
 from managedconsumer.config import ConsumerOptions, check_bool
 from managedconsumer.consumers.positioning import Positioning
 from managedconsumer.fetch.plan import FetchLimits

@@ -1,9 +1,8 @@
-"""A Python pattern in the broker's own words: RE2, for ``SubscribedTopicRegex`` of KIP-848. Pure.
+"""Translates a Python pattern into RE2, for ``SubscribedTopicRegex`` of KIP-848. Pure.
 
-The two languages differ in spelling (``\\Z``, named groups, ``{,3}``, flags), so the pattern is not passed on as text:
-it is written anew from what Python has parsed. Ours matches at the beginning of a topic's name (``re.match``), the
-broker's has to match all of it. Kafka allows nothing but ASCII letters, digits, ``.``, ``_`` and ``-`` in a name, so
-that ``\\d``, ``\\w`` and ``\\b`` mean the same in both.
+The syntax differs (``\\Z``, named groups, ``{,3}``, flags), so the pattern is written anew from Python's parse tree.
+Ours matches at the beginning of a topic's name (``re.match``), the broker's has to match all of it. Kafka's names have
+only ASCII letters, digits, ``.``, ``_`` and ``-``, so ``\\d``, ``\\w`` and ``\\b`` mean the same in both.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import sys
 from importlib import import_module
 from typing import Any, Callable, Iterable
 
-#: Flags that make no difference to what topics' names consist of (Python sets UNICODE by itself).
+#: Flags that make no difference for topics' names (Python sets UNICODE by itself).
 _HARMLESS = re.UNICODE | re.ASCII | re.DOTALL | re.MULTILINE
 _MOST_REPEATS = 1000  # RE2 allows no more
 _CATEGORIES = {
@@ -38,13 +37,13 @@ _ONE_CHARACTER = frozenset({"ANY", "IN", "LITERAL", "NOT_LITERAL"})
 
 
 class _NotForTheBroker(Exception):
-    """The pattern has something that RE2 cannot do, or does in another way."""
+    """RE2 lacks something in the pattern, or does it in another way."""
 
 
 def broker_regex(pattern: re.Pattern[str]) -> str | None:
-    """RE2 text that matches the same topics as ``pattern.match``; None if that cannot be said in RE2.
+    """Return RE2 text that matches the same topics as ``pattern.match``; None if there is none.
 
-    Look-around, back-references, atomic groups, flags such as IGNORECASE, and whatever is not ASCII give None.
+    Look-around, back-references, atomic groups, flags such as IGNORECASE, and characters beyond ASCII give None.
     """
     if pattern.flags & ~_HARMLESS:
         return None
@@ -64,26 +63,14 @@ def _parse(text: str) -> Iterable[tuple[Any, Any]]:
 
 
 def _sequence(items: Iterable[tuple[Any, Any]]) -> str:
-    return "".join(_item(str(kind), value) for kind, value in items)
-
-
-def _item(kind: str, value: Any) -> str:
-    write = _WRITERS.get(kind)
-    if write is None:
-        raise _NotForTheBroker
-    return write(value)
+    try:
+        return "".join(_WRITERS[str(kind)](value) for kind, value in items)
+    except KeyError:
+        raise _NotForTheBroker from None
 
 
 def _character(code: int) -> str:
-    if code > 127:
-        raise _NotForTheBroker
-    character = chr(code)
-    if character.isalnum() or character in "_-":
-        return character
-    return f"\\x{code:02x}" if code < 32 else f"\\{character}"
-
-
-def _in_class(code: int) -> str:
+    """Write a character, such that it means itself inside of brackets, too."""
     if code > 127:
         raise _NotForTheBroker
     return chr(code) if chr(code).isalnum() or code == ord("_") else f"\\x{code:02x}"
@@ -96,9 +83,9 @@ def _class(items: Iterable[tuple[Any, Any]]) -> str:
         if name == "NEGATE":
             parts.append("^")
         elif name == "LITERAL":
-            parts.append(_in_class(value))
+            parts.append(_character(value))
         elif name == "RANGE":
-            parts.append(f"{_in_class(value[0])}-{_in_class(value[1])}")
+            parts.append(f"{_character(value[0])}-{_character(value[1])}")
         elif name == "CATEGORY" and str(value) in _CATEGORIES:
             parts.append(_CATEGORIES[str(value)])
         else:
@@ -123,19 +110,15 @@ def _group(value: tuple[Any, int, int, Any]) -> str:
     return f"(?:{_sequence(what)})"
 
 
-def _place(value: Any) -> str:
-    return _PLACES[str(value)]
-
-
-#: How each thing that Python's parser knows is said; greedy or not makes no difference to what matches.
+#: The writer of each kind of node; greedy or not makes no difference to what matches.
 _WRITERS: dict[str, Callable[[Any], str]] = {
     "LITERAL": _character,
-    "NOT_LITERAL": lambda code: f"[^{_in_class(code)}]",
+    "NOT_LITERAL": lambda code: f"[^{_character(code)}]",
     "ANY": lambda _: ".",
     "IN": _class,
     "BRANCH": lambda value: f"(?:{'|'.join(_sequence(branch) for branch in value[1])})",
     "SUBPATTERN": _group,
     "MAX_REPEAT": _repeat,
     "MIN_REPEAT": _repeat,
-    "AT": _place,
+    "AT": lambda value: _PLACES[str(value)],
 }

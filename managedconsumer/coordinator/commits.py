@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import IntEnum
 from typing import Any, Collection, Iterable, Mapping
 
 from managedconsumer import errors as err
@@ -13,23 +13,15 @@ from managedconsumer.values import NamedTuple
 TOPIC_ID_VERSION = 10
 
 
-class Verdict(Enum):
-    """The consequence of an error code of OffsetCommit or OffsetFetch; later members of this enum are worse."""
+class Verdict(IntEnum):
+    """The consequence of an error of OffsetCommit or OffsetFetch; a higher number is worse."""
 
-    DONE = "done"
-    RETRY = "retry"
-    FIND_COORDINATOR = "find coordinator"
-    REJOINING = "rejoining"  # the group rebalances: not committed, still a member
-    EXPELLED = "expelled"  # the generation or the member is gone
-    FATAL = "fatal"
+    RETRY = 1
+    FIND_COORDINATOR = 2
+    REJOINING = 3  # the group rebalances: not committed, still a member
+    EXPELLED = 4  # the generation or the member is gone
+    FATAL = 5
 
-    @property
-    def severity(self) -> int:
-        """0 for DONE, and more the worse it is."""
-        return _SEVERITY[self]
-
-
-_SEVERITY = {verdict: number for number, verdict in enumerate(Verdict)}
 
 #: The codes whose verdict differs from ``retriable`` of their class.
 _VERDICTS: Mapping[type[err.KafkaException], Verdict] = {
@@ -40,17 +32,17 @@ _VERDICTS: Mapping[type[err.KafkaException], Verdict] = {
     err.UnknownMemberId: Verdict.EXPELLED,
     err.FencedInstanceId: Verdict.EXPELLED,
     err.FencedMemberEpoch: Verdict.EXPELLED,
-    # From OffsetCommit version 9 on, what older versions call ILLEGAL_GENERATION when the group does not exist.
+    # From OffsetCommit version 9 on in place of ILLEGAL_GENERATION when the group does not exist.
     err.GroupIdNotFound: Verdict.EXPELLED,
-    # KIP-848: the epoch went on while the commit was on its way; the next try has the new one.
+    # KIP-848: the epoch rose while the commit was in flight; the next attempt has the new one.
     err.StaleMemberEpoch: Verdict.RETRY,
-    # The broker has no code for what went wrong there; Kafka's storage errors arrive like this, and pass.
+    # Kafka's storage errors, which pass, have no code of their own.
     err.UnknownError: Verdict.RETRY,
 }
 
 
 def classify(error: err.KafkaException) -> Verdict:
-    """Return the consequence of an error: a code of OffsetCommit or OffsetFetch, or a failed request."""
+    """Return the consequence of an error code, or of a failed request."""
     if isinstance(error, err.FATAL_LOCAL_ERRORS):
         return Verdict.FATAL
     found = _VERDICTS.get(type(error))
@@ -60,8 +52,8 @@ def classify(error: err.KafkaException) -> Verdict:
 
 
 def worst(errors: Iterable[err.KafkaException]) -> err.KafkaException | None:
-    """The one with the most severe verdict (of several the first), None if there is none."""
-    return max(errors, key=lambda error: classify(error).severity, default=None)
+    """Return the error with the worst verdict (of several the first), or None."""
+    return max(errors, key=classify, default=None)
 
 
 def commit_body(
@@ -70,7 +62,7 @@ def commit_body(
     generation: Generation,
     group_instance_id: str | None,
 ) -> dict[str, Any]:
-    """An OffsetCommit of *next* offsets; a generation of -1 and no member id: outside of any membership."""
+    """Return an OffsetCommit of *next* offsets; NO_GENERATION: outside of any membership."""
     topics: dict[str, list[dict[str, Any]]] = {}
     for tp, (offset, metadata, epoch) in offsets.items():
         topics.setdefault(tp.topic, []).append(
@@ -94,9 +86,9 @@ def commit_body(
 def read_commit(
     answer: Mapping[str, Any], asked: Collection[TopicPartition]
 ) -> dict[TopicPartition, err.ProtocolClientError | None]:
-    """Each partition's error, None for one that was committed.
+    """Return each partition's error, None for one that was committed.
 
-    Raises MalformedResponseError for an answer that leaves out a partition of ``asked``, or names another.
+    Raises MalformedResponseError for a response that leaves out a partition of ``asked``, or names another.
     """
     found: dict[TopicPartition, err.ProtocolClientError | None] = {}
     for topic in answer["topics"]:
@@ -108,16 +100,16 @@ def read_commit(
 
 
 def _check_partitions(what: str, found: Iterable[TopicPartition], asked: Collection[TopicPartition]) -> None:
-    """The answer names exactly the partitions that were asked for."""
+    """Raise MalformedResponseError unless the response names exactly the partitions of the request."""
     strangers, missing = sorted(set(found) - set(asked)), sorted(set(asked) - set(found))
     if strangers or missing:
         tp, wrong = (strangers[0], "names") if strangers else (missing[0], "leaves out")
-        reason = "nobody asked for" if strangers else "was asked for"
-        raise err.MalformedResponseError(f"the answer to {what} {wrong} {tp.topic}-{tp.partition}, which {reason}")
+        reason = "was not in the request" if strangers else "was in the request"
+        raise err.MalformedResponseError(f"the response to {what} {wrong} {tp.topic}-{tp.partition}, which {reason}")
 
 
 def fetch_body(group_id: str, partitions: Iterable[TopicPartition], require_stable: bool) -> dict[str, Any]:
-    """An OffsetFetch; both the shape up to version 7 and the one by groups."""
+    """Return an OffsetFetch, in the shape up to version 7 and in the one by groups."""
     topics: dict[str, list[int]] = {}
     for tp in partitions:
         topics.setdefault(tp.topic, []).append(tp.partition)
@@ -142,10 +134,10 @@ class CommittedOffset(NamedTuple):
 def read_fetch(
     answer: Mapping[str, Any], asked: Collection[TopicPartition]
 ) -> tuple[err.ProtocolClientError | None, dict[TopicPartition, CommittedOffset]]:
-    """The group-wide error, and what is committed by partition.
+    """Return the group-wide error and the committed offset of each partition.
 
-    Raises MalformedResponseError for an answer without a group-wide error that leaves out a partition of ``asked``
-    (it would count as one without a committed offset), or names another.
+    Raises MalformedResponseError for a response without a group-wide error that leaves out a partition of ``asked`` (it
+    would count as one without a committed offset), or names another.
     """
     group = answer["groups"][0] if answer.get("groups") else answer
     found = {}

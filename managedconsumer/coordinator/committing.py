@@ -1,10 +1,10 @@
-"""One commit as a decision: what is sent next, what an answer means, how long it is tried, how it ended. Pure.
+"""One commit as a decision object: the next request, the meaning of a response, retries, the result. Pure.
 
-Every commit of this package is one of these with its own :class:`RetryPolicy`: ``commit_offsets()``, the automatic
-ones (at an interval, at a rebalance, at the stop), those of the Spark source and of its progress listener, and those of
-``ConsumerCoordinator``. :meth:`managedconsumer.runtime.cluster.offsets.OffsetClient.carry_out` drives them.
+Every commit of this package is one of these with its own :class:`RetryPolicy`: ``commit_offsets()``, automatic commits
+(at an interval, a rebalance, a stop), those of the Spark source and of ``ConsumerCoordinator``.
+:meth:`managedconsumer.runtime.cluster.offsets.OffsetClient.carry_out` drives them.
 
-Each attempt selects its offsets anew. So it never sends an offset that a newer commit has overtaken, nor one of a
+Each attempt selects its offsets anew, so it never sends an offset that a newer commit has replaced, nor one of a
 partition that another member owns by then.
 """
 
@@ -24,18 +24,17 @@ from managedconsumer.wire.protocol import schemas
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
-# How long (seconds) one OffsetCommit waits for its answer; and at least, however little time is left.
+# How long (seconds) one OffsetCommit waits for its response; and at least, however little time is left.
 _REQUEST_S = 10.0
 _LEAST_S, _LEAST_STRICT_S = 1.0, 0.05
 
 
 class RetryPolicy(NamedTuple):
-    """How long a caller tries, and through what.
+    """How long a commit is tried.
 
-    ``seconds``: for how long attempts are made (None: as long as it takes; 0: one attempt). ``strict``: requests are
-    cut off when that time is over; otherwise the first one gets a request's ordinary time. ``through_rebalances``: a
-    commit that a rebalance delays is tried again in the next generation, as far as the partitions are ours in it.
-    ``pauses`` (seconds): before the second attempt, and at most.
+    ``seconds``: for attempts (None: no limit; 0: one attempt). ``strict``: requests end with that time; otherwise the
+    first one gets a request's ordinary time. ``through_rebalances``: a commit that a rebalance delays is tried again in
+    the next generation, for partitions that are ours in it. ``pauses`` (seconds): the first and the longest one.
     """
 
     seconds: float | None
@@ -44,17 +43,18 @@ class RetryPolicy(NamedTuple):
     pauses: tuple[float, float] = (0.05, 0.5)
 
     def request_seconds(self, remaining: float | None, first: bool) -> float:
-        """How long an attempt waits for its answer with ``remaining`` seconds left (None: no limit)."""
+        """Return how long an attempt waits for its response with ``remaining`` seconds left (None: no limit)."""
         if remaining is None or (first and not self.strict):
             return _REQUEST_S
         return min(_REQUEST_S, max(_LEAST_STRICT_S if self.strict else _LEAST_S, remaining))
 
 
 def explicit_retry_policy(retries: int, backoff_ms: int) -> RetryPolicy:
-    """That of ``commit_offsets()``: 30 s with pykafka's defaults of 5 and 1,000 ms; no retry with 0 retries.
+    """Return the policy of ``commit_offsets()``: 30 s with pykafka's defaults of 5 and 1,000 ms; 0 retries: one
+    attempt.
 
-    pykafka pauses 1, 2, ... times ``backoff_ms`` between its attempts, and each attempt takes time too. Both together
-    count as twice the pauses here. A pause below 50 ms counts as 50 ms.
+    pykafka pauses 1, 2, ... times ``backoff_ms`` between its attempts, which take time, too: twice the pauses together.
+    A pause below 50 ms counts as 50 ms.
     """
     longest = max(0.05, backoff_ms / 1000.0)
     seconds = retries * (retries + 1) * longest
@@ -62,10 +62,10 @@ def explicit_retry_policy(retries: int, backoff_ms: int) -> RetryPolicy:
 
 
 class Wanted(NamedTuple):
-    """The offsets that a caller wants to commit at this moment, and in whose name.
+    """The offsets that a caller wants to commit now, and the generation to commit them in.
 
-    ``lost``: what it cannot commit any more, and why. ``hindrance``: why nothing may be committed at this moment; it is
-    treated as if the coordinator had answered with it.
+    ``lost``: partitions that it cannot commit any more, and why. ``hindrance``: why nothing may be committed now; it
+    counts as the coordinator's response.
     """
 
     generation: Generation
@@ -75,7 +75,7 @@ class Wanted(NamedTuple):
 
 
 class Expelled(NamedTuple):
-    """A commit under ``generation`` was refused because the member is out of the group, or its generation over."""
+    """A commit was refused because the member is out of the group, or ``generation`` is over."""
 
     error: err.KafkaException
     generation: Generation
@@ -85,30 +85,30 @@ Event = CoordinatorLost | Expelled
 
 
 class Result:
-    """How a commit ended, partition by partition."""
+    """How a commit ended, partition by partition.
+
+    ``left``: neither committed nor refused for good when the time was over; ``problem`` says why.
+    """
 
     def __init__(
         self,
-        committed: dict[TopicPartition, OffsetAndMetadata] | None = None,
-        refused: dict[TopicPartition, err.KafkaException] | None = None,
-        left: dict[TopicPartition, OffsetAndMetadata] | None = None,
+        committed: Mapping[TopicPartition, OffsetAndMetadata] = {},
+        refused: Mapping[TopicPartition, err.KafkaException] = {},
+        left: Mapping[TopicPartition, OffsetAndMetadata] = {},
         problem: err.KafkaException | None = None,
     ) -> None:
-        self.committed = {} if committed is None else committed
-        self.refused = {} if refused is None else refused
-        #: Not committed when the time was over, and not refused for good either; ``problem`` says why.
-        self.left = {} if left is None else left
+        self.committed, self.refused, self.left = dict(committed), dict(refused), dict(left)
         self.problem = problem
 
     @property
     def error(self) -> err.KafkaException | None:
-        """The worst that has kept something from being committed; None: all was committed."""
+        """The worst error; None: all was committed."""
         left = [self.problem or _no_time()] if self.left else []
         return commits.worst([*self.refused.values(), *left])
 
 
 class Committing:
-    """The decisions of one commit. Not thread-safe: used by the thread that carries it out."""
+    """The decisions of one commit. Not thread-safe: the thread that carries it out uses it."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Committing:
         *,
         instance_id: str | None = None,
     ) -> None:
-        """``look`` is asked before each attempt. ``now`` in seconds of the monotonic clock that all calls use."""
+        """``look`` is called before each attempt. ``now``: seconds of the monotonic clock that all calls use."""
         self._group_id = group_id
         self._look = look
         self._retry_policy = retry_policy
@@ -138,13 +138,14 @@ class Committing:
     # -- the shape of a decision object -----------------------------------------------------------------
 
     def next_request(self, now: float) -> Request | None:
-        """The next attempt, if it is time for one. Afterwards the commit may be ``over``."""
+        """Return the next attempt if it is due. Afterwards the commit may be ``over``."""
         if self.over or self._sent is not None or now < self._at:
             return None
         wanted = self._look()
         result = self.result
         result.refused.update(wanted.lost)
-        todo = {tp: entry for tp, entry in wanted.offsets.items() if tp not in result.refused and self._news(tp, entry)}
+        done = result.committed
+        todo = {tp: e for tp, e in wanted.offsets.items() if tp not in result.refused and done.get(tp) != e}
         result.left = todo
         if not todo:
             self._end()
@@ -157,7 +158,7 @@ class Committing:
         return None
 
     def receive(self, request: Request, response: Mapping[str, Any], now: float) -> list[Event]:
-        """The coordinator's answer; one to anything but the request under way changes nothing."""
+        """Take the coordinator's response; one to any but the request in flight changes nothing."""
         if request is not self._sent:
             return []
         try:
@@ -175,25 +176,22 @@ class Committing:
         return self._judge(errors, request.generation, now)
 
     def failed(self, request: Request, error: err.KafkaException, now: float) -> list[Event]:
-        """There is no answer: the connection broke, the time was over, or the coordinator was not found."""
+        """There is no response: the connection broke, the time was over, or the coordinator was not found."""
         if request is not self._sent:
             return []
         self._sent = None
         return self._judge(dict.fromkeys(self._asked, error), request.generation, now)
 
     def next_deadline(self, now: float) -> float | None:  # the shape of all decision objects
-        """When :meth:`next_request` is to be asked again; None while an answer is awaited, and when it is over."""
+        """Return when to call :meth:`next_request` again; None while a request is in flight, and when it is over."""
         return None if self.over or self._sent is not None else self._at
 
     def give_up(self) -> None:
-        """Nobody waits for it any more: it ends with what is committed so far."""
+        """End the commit with what is committed so far."""
         self.result.problem = self.result.problem or _no_time()
         self._end()
 
     # -- decisions ------------------------------------------------------------------------------------
-
-    def _news(self, tp: TopicPartition, entry: OffsetAndMetadata) -> bool:
-        return self.result.committed.get(tp) != entry
 
     def _send(self, generation: Generation, offsets: Offsets, now: float) -> Request:
         seconds = self._retry_policy.request_seconds(self._deadline.remaining(now), first=not self._attempts)
@@ -206,7 +204,7 @@ class Committing:
     def _judge(
         self, errors: Mapping[TopicPartition, err.KafkaException], generation: Generation, now: float
     ) -> list[Event]:
-        """Refused partitions are done with; the worst error of the others decides how it goes on."""
+        """Set refused partitions aside; the worst error of the others decides on the next attempt."""
         verdicts = {tp: classify(error) for tp, error in errors.items()}
         first = {verdicts[tp]: errors[tp] for tp in reversed(list(errors))}
         for tp, verdict in verdicts.items():
@@ -225,12 +223,12 @@ class Committing:
         return []
 
     def _go_on(self, problem: err.KafkaException, answered_in: Generation | None, now: float) -> None:
-        """Try again, now or later, or give up. ``answered_in``: the generation of the request (None: not sent)."""
+        """Try again, now or later, or give up. ``answered_in``: the request's generation (None: not sent)."""
         self.result.problem = problem
         verdict, through = classify(problem), self._retry_policy.through_rebalances
         joined = answered_in is not None and answered_in.joined
         if verdict is Verdict.EXPELLED and through and joined:
-            # Thrown out, or only overtaken by a new generation: the next look tells.
+            # Expelled, or only in a new generation: the next look tells.
             self._expelled_in, self._at = answered_in, now
         elif verdict in _ENDS or (verdict is Verdict.REJOINING and not through) or self._deadline.expired(now):
             self._end()
@@ -247,7 +245,7 @@ class Committing:
 
 
 def _no_time() -> err.KafkaException:
-    return err.RequestTimedOut("there was no time left for it")
+    return err.RequestTimedOut("the time for the commit was over")
 
 
 _ENDS = frozenset({Verdict.EXPELLED, Verdict.FATAL})
@@ -255,12 +253,12 @@ _ENDS = frozenset({Verdict.EXPELLED, Verdict.FATAL})
 
 # -- errors and log lines -------------------------------------------------------------------------------------
 
-#: The reason of an automatic commit that is made again and again. (A rebalance, a stop and an exit commit once.)
+#: The reason of the periodic automatic commit. (A rebalance, a stop and an exit commit once.)
 INTERVAL = "interval"
 
 
 class AutoCommitLog:
-    """The log of automatic commits that fail. The same error at the next interval is no second WARNING."""
+    """Logs automatic commits that fail; the same error at the next interval is no second WARNING."""
 
     def __init__(self, log: logging.Logger, fields: Callable[[], Mapping[str, Any]]) -> None:
         """``fields``: the fields of a log line."""
@@ -269,22 +267,20 @@ class AutoCommitLog:
         self._last: str | None = None
 
     def ended(self, group_id: str | None, why: str, error: BaseException | None) -> None:
-        """Take note of a commit's end (``error`` None: it worked), and log its error."""
+        """Note a commit's end (``error`` None: success), and log its error."""
         text, level = None if error is None else str(error), logging.WARNING
         if why == INTERVAL:
             level = logging.DEBUG if text == self._last else logging.WARNING
             self._last = text
         if error is not None:
-            self._log.log(
-                level, "group %s: auto-commit (%s) did not happen: %s", group_id, why, error, extra=self._fields()
-            )
+            self._log.log(level, "group %s: auto-commit (%s) failed: %s", group_id, why, error, extra=self._fields())
 
 
 def failure(group_id: str, offsets: Offsets, result: Result) -> err.KafkaException | None:
     """Return the error of ``commit_offsets()`` for ``offsets`` (some or all of ``result``); None: all are committed.
 
-    A refusal that no retry and no rebalance explains is raised as the broker's typed error, everything else as
-    CommitFailedError. Both texts say what was committed and what was not.
+    A refusal that neither a retry nor a rebalance heals is the broker's typed error, all else a CommitFailedError. Both
+    texts say what was committed and what was not.
     """
     missing = {tp: entry for tp, entry in offsets.items() if tp not in result.committed}
     why = {tp: error for tp in missing if (error := result.refused.get(tp) or result.problem) is not None}
@@ -329,5 +325,5 @@ def named(offsets: Offsets) -> str:
 
 
 def without_group(offsets: Offsets) -> Wanted:
-    """``offsets`` in nobody's name: what a client without a membership commits."""
+    """Return ``offsets`` for a commit without a membership."""
     return Wanted(NO_GENERATION, offsets)

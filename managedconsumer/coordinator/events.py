@@ -1,7 +1,4 @@
-"""The requests and events of a membership machine.
-
-Requests go out, events come back: the machines of this package own no socket, thread or clock.
-"""
+"""The requests and events of a membership machine."""
 
 from __future__ import annotations
 
@@ -14,10 +11,10 @@ from managedconsumer.wire.protocol.schemas import Api
 
 
 class Request(NamedTuple):
-    """Something to send to the group's coordinator.
+    """A request to the group's coordinator, made in ``generation``.
 
-    ``timeout`` is how long (seconds) the driver waits for the answer; ``generation`` is the one it was asked under.
-    The machine knows the object again: an answer to an outdated request changes nothing.
+    ``timeout``: how long (seconds) the driver waits for the response. The machine compares requests by identity: a
+    response to an outdated one changes nothing.
     """
 
     api: Api
@@ -27,7 +24,7 @@ class Request(NamedTuple):
 
 
 class GroupMemberInfo(NamedTuple):
-    """A member as the group's leader sees it."""
+    """A member in the JoinGroup response to the group's leader."""
 
     member_id: str
     group_instance_id: str | None
@@ -44,7 +41,7 @@ class Transition(NamedTuple):
 
 
 class PrepareJoin(NamedTuple):
-    """Give up what has to be given up before a join, then call ``prepared``."""
+    """Give up the partitions that the protocol asks for before a join, then call ``prepared``."""
 
     reason: str
     generation: Generation
@@ -61,9 +58,8 @@ class Elected(NamedTuple):
 class Assigned(NamedTuple):
     """Our assignment is here: take it over, then call ``reconciled``.
 
-    ``continuous`` is True when this generation directly follows the one that we held as the same member, so
-    that nobody else can have owned our former partitions in between. ``target`` is set under KIP-848, where the broker
-    assigns by topic id: ``((topic id, (partition, ...)), ...)``.
+    ``continuous``: this generation directly follows the one before as the same member, so that no other member can have
+    owned our former partitions in between. ``target`` (KIP-848): ``((topic id, (partition, ...)), ...)``.
     """
 
     generation: Generation
@@ -92,7 +88,7 @@ class CoordinatorBack(Value):
 
 
 class Retrying(NamedTuple):
-    """A passing error; the next try comes after ``delay`` seconds."""
+    """A transient error; the next attempt comes after ``delay`` seconds."""
 
     error: BaseException
     delay: float
@@ -100,9 +96,9 @@ class Retrying(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """The request ``api`` (its name) has had no answer for a while; ``over``: that has ended, well or not.
+    """The request ``api`` (its name) has had no response for a while; ``over``: that has ended, well or not.
 
-    ``session``: the member's own session (seconds).
+    ``session``: the member's session timeout (seconds).
     """
 
     api: str
@@ -111,7 +107,7 @@ class Waiting(NamedTuple):
 
 
 class MembershipFailed(NamedTuple):
-    """An error that cannot heal: the membership has ended."""
+    """An error that no retry heals has ended the membership."""
 
     error: BaseException
 

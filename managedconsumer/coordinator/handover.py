@@ -1,13 +1,12 @@
-"""The hand-over of partitions as one decision object: what is given up, in which order, whose share it is. Pure.
+"""The steps of a rebalance, and their order, as one decision object. Pure.
 
-A rebalance is a list of steps. :class:`HandOver` decides which one is next; its driver carries the step out
-(:func:`carry_out`) and sends back what became of it. Every member of this package drives one of these: the managed
-consumer (``consumers.life``), ``ConsumerCoordinator`` and the Spark source's query. What differs between them is in
-:class:`Rules`.
+:class:`HandOver` decides on the next step; its driver carries the step out (:func:`carry_out`) and sends the result
+back. The drivers are the managed consumer (``consumers.life``), ``ConsumerCoordinator`` and the Spark source's query;
+:class:`Rules` has their differences.
 
-The order: stop handing out and wait for what is in hand, commit what is finished, revoked-callback, join, sync, take
-the new share over (positions), assigned-callback, hand out. After a lost membership: lost-callback, no commit.
-Source: KIP-429 (cooperative), KIP-814 (a static leader that is back), KIP-848.
+The order: stop delivery and wait for messages in flight, commit finished offsets, revoked-callback, join, sync, take
+the new assignment over (positions), assigned-callback, start delivery. After a lost membership: lost-callback, no
+commit. Source: KIP-429 (cooperative), KIP-814 (a static leader that is back), KIP-848.
 """
 
 from __future__ import annotations
@@ -28,43 +27,43 @@ log = logging.getLogger(__name__)
 
 Partitions = Collection[TopicPartition]
 REVOKED, ASSIGNED, LOST = "on_partitions_revoked", "on_partitions_assigned", "on_partitions_lost"
-#: How often the group is asked what it has, if the connection breaks.
+#: How often DescribeGroups is sent, if the connection breaks.
 _DESCRIPTIONS = 2
 
 
 class Rules(NamedTuple):
-    """The rules in which members that hand partitions over differ.
+    """The differences between members.
 
-    ``keeps``: what an eager assignor takes back before a join stays, on hold, until the next share is known; it goes on
-    where it was if the next generation follows directly. Otherwise it is dropped before the join.
-    ``commits_after_callback``: the thread that comes for a callback has finished its message by coming, so there is
-    more to commit after it.
+    ``keeps``: partitions that an eager assignor revokes before a join stay on hold until the next assignment is known,
+    and go on where they were if the next generation follows directly. Otherwise they are dropped before the join.
+    ``commits_after_callback``: the thread that runs a callback has finished its message by that, so there is more to
+    commit after it.
     """
 
     keeps: bool = False
     commits_after_callback: bool = False
 
 
-# -- the steps, and what the driver sends back ------------------------------------------------------------------
+# -- the steps, and the driver's responses -----------------------------------------------------------------------
 
 
-class Hold(NamedTuple):
-    """Hand out nothing more of these, and wait (for a bounded time) until nobody has a message of them in hand."""
+class Suspend(NamedTuple):
+    """Deliver no more messages of these, and wait (for a bounded time) until none of theirs is in flight."""
 
     partitions: Partitions
     generation: Generation
 
 
 class Commit(NamedTuple):
-    """Commit what is finished, if commits are automatic; for a bounded time, without raising what may pass."""
+    """Commit finished offsets, if commits are automatic; for a bounded time, without raising transient errors."""
 
     partitions: Partitions
 
 
-class Tell(NamedTuple):
-    """Call ``method`` of the listener; ``begin()`` right before, in the same thread: from then on it counts as told.
+class CallListener(NamedTuple):
+    """Call ``method`` of the listener, and ``begin()`` right before in the same thread: the call counts from then on.
 
-    The call is not begun when ``generation`` is over (None: it is always made). Answer: False when it did not run.
+    There is no call when ``generation`` is over (None: always call). Response: False if there was none.
     """
 
     method: str
@@ -74,15 +73,15 @@ class Tell(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """These are not ours any more: forget what is known of them."""
+    """These are not ours any more: drop their state."""
 
     partitions: Partitions
 
 
 class TakeOver(NamedTuple):
-    """``share`` is ours from here on: find positions for what has none. ``fresh`` of it is on hold until HandOut.
+    """``share`` is ours from here on: find missing positions. Its ``fresh`` part is on hold until Deliver.
 
-    Nothing is changed if ``generation`` is over. May raise: what passes asks for another rebalance.
+    Nothing changes if ``generation`` is over. May raise: a transient error leads to another rebalance.
     """
 
     share: Partitions
@@ -90,25 +89,25 @@ class TakeOver(NamedTuple):
     generation: Generation
 
 
-class HandOut(NamedTuple):
-    """Messages of the share may be handed out. Answer: False if ``generation`` was over before."""
+class Deliver(NamedTuple):
+    """Messages of the assignment may be delivered. Response: False if ``generation`` was over before."""
 
     share: Partitions
     generation: Generation
 
 
-class Look(NamedTuple):
-    """Answer: fresh metadata of ``topics``, or None when our generation is over before. (None: of all that we read.)"""
+class RefreshMetadata(NamedTuple):
+    """Response: fresh metadata of ``topics`` (None: of all that we read), or None if our generation is over before."""
 
     topics: Collection[str] | None
 
 
 class Describe(Value):
-    """Answer: the coordinator's answer to a DescribeGroups of our group. May raise any KafkaException."""
+    """Response: the coordinator's response to a DescribeGroups of our group. May raise any KafkaException."""
 
 
-class Note(NamedTuple):
-    """For the history, see :mod:`managedconsumer.coordinator.history`."""
+class Record(NamedTuple):
+    """An entry for the :mod:`history <managedconsumer.coordinator.history>`."""
 
     kind: str
     generation: Generation
@@ -116,21 +115,21 @@ class Note(NamedTuple):
     reason: str = ""
 
 
-class Trouble(NamedTuple):
-    """For the log: the hand-over cannot go on yet, and why."""
+class LogProblem(NamedTuple):
+    """Log why the hand-over cannot go on yet."""
 
     text: str
 
 
-Step = Hold | Commit | Tell | Drop | TakeOver | HandOut | Look | Describe | Note | Trouble
+Step = Suspend | Commit | CallListener | Drop | TakeOver | Deliver | RefreshMetadata | Describe | Record | LogProblem
 T = TypeVar("T")
 Steps = Generator[Step, Any, T]
 
 
 def carry_out(steps: Steps[T], do: Callable[[Step], Any]) -> T:
-    """Let ``do`` carry each step out, and return what the decision was.
+    """Let ``do`` carry each step out, and return the decision's result.
 
-    What ``do`` raises is raised in the decision: it cleans up, and mostly lets it through.
+    An exception of ``do`` is raised in the decision, which cleans up, and mostly lets it through.
     """
     try:
         step = next(steps)
@@ -146,106 +145,103 @@ def carry_out(steps: Steps[T], do: Callable[[Step], Any]) -> T:
         return result
 
 
-class Holder(Protocol):
-    """The view of its member that a hand-over needs. It answers at once, from memory."""
+class MemberView(Protocol):
+    """The member as its hand-over sees it, without waiting."""
 
     def held(self) -> Partitions:
         """Return the present assignment."""
 
     def current(self, generation: Generation) -> bool:
-        """False when ``generation`` is over, or the member goes."""
+        """Return False if ``generation`` is over, or the member stops."""
 
     def joined(self) -> bool:
-        """True while the group counts us as a member."""
+        """Return True while the group counts us as a member."""
 
     def subscribed(self, topic: str) -> bool:
-        """True if ``topic`` is one that we asked the group for."""
+        """Return True if we subscribe to ``topic``."""
 
     def snapshot(self) -> ClusterSnapshot:
-        """The metadata as last seen."""
+        """Return the newest metadata."""
 
 
 class HandOver:
     """The decisions of one member about its partitions. Not thread-safe; one hand-over at a time."""
 
-    def __init__(self, group_id: str, negotiation: Negotiation, holder: Holder, rules: Rules) -> None:
+    def __init__(self, group_id: str, negotiation: Negotiation, member: MemberView, rules: Rules) -> None:
         self._group_id = group_id
         self._negotiation = negotiation
-        self._holder = holder
+        self._member = member
         self._rules = rules
         self._announced: set[TopicPartition] = set()
-        # As the leader: the partitions that the group has shared out, by topic.
+        # As the leader: the partitions that the group has assigned, by topic.
         self._leader_snapshot: dict[str, set[int]] | None = None
-        # As the leader: whether the group goes on with an assignment that we have not made (KIP-814).
+        # As the leader: True if the group keeps an assignment that we have not made (KIP-814).
         self._inherits = False
-        #: The generation that the share which we hold is from; NO_GENERATION after a loss.
+        #: The generation of our assignment; NO_GENERATION after a loss.
         self.settled_in = NO_GENERATION
 
     @property
     def announced(self) -> list[TopicPartition]:
-        """The partitions that the listener has been told are assigned, and not yet that they are not."""
+        """The partitions that the listener counts as assigned."""
         return sorted(self._announced)
 
     def settled(self, generation: Generation) -> bool:
-        """False while ``generation`` is new and what is held is still the share of the one before.
+        """Return False while our partitions are still those of the generation before ``generation``.
 
-        With a cooperative assignor what is held stays ours until we give it up.
+        Under a cooperative assignor partitions stay ours until we give them up.
         """
         return self._negotiation.cooperative or self.settled_in == generation
 
     # -- a rebalance ------------------------------------------------------------------------------------
 
     def prepare_join(self, event: PrepareJoin) -> Steps[bool]:
-        """Before a join, in the old generation; returns True if partitions are kept through the rebalance.
-
-        Under an eager assignor everything is given up.
-        """
-        held = self._holder.held()
+        """Give everything up (eager) before a join, in the old generation; return True if partitions are kept."""
+        held = self._member.held()
         if self._negotiation.cooperative:
             return bool(held)
         yield from self._give_up(held, self.announced, event.generation, drop=not self._rules.keeps)
         return False
 
     def elect(self, event: Elected) -> Steps[dict[str, bytes]]:
-        """We lead: returns the assignment, from fresh metadata of every topic that a member subscribes to.
+        """Return the leader's assignment, from fresh metadata of every topic that a member subscribes to.
 
-        Empty if it is not wanted (KIP-814: a static leader is back), or the generation is over.
+        It is empty if none is wanted (KIP-814: a static leader is back), or the generation is over.
         """
         topics = self._negotiation.topics_of(event)
-        snapshot: ClusterSnapshot | None = yield Look(topics)
+        snapshot: ClusterSnapshot | None = yield RefreshMetadata(topics)
         if snapshot is None:
             return {}
         self._leader_snapshot, self._inherits = _partitions(snapshot, topics), event.skip_assignment
         return {} if event.skip_assignment else self._negotiation.assign(event, snapshot)
 
     def take_over(self, event: Assigned) -> Steps[str | None]:
-        """Our share is here; returns why another rebalance is wanted, None: it is not."""
+        """Take our assignment over; return why another rebalance is wanted, or None."""
         generation = event.generation
         if not event.is_leader:
             self._leader_snapshot = None
         share, unnamed = yield from self._share(event)
         again = yield from self._let_go(event, share)
-        if not self._holder.current(generation):
+        if not self._member.current(generation):
             return None
-        # Not only what is new: an earlier attempt may have ended before it had found positions, or told the listener.
+        # Also what an earlier attempt took over if it ended before it found positions, or called the listener.
         fresh = [tp for tp in share if tp not in self._announced]
         try:
             yield TakeOver(share, fresh, generation)
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.KafkaException as error:
-            if not self._holder.current(generation):
+            if not self._member.current(generation):
                 return None
             if classify(error) is Verdict.FATAL:
                 raise
-            yield Trouble(f"committed offsets cannot be had yet: {error}")
+            yield LogProblem(f"committed offsets cannot be fetched yet: {error}")
             return "committed offsets could not be fetched"
-        if not self._holder.current(generation):
+        if not self._member.current(generation):
             return None
         assigned = fresh if self._negotiation.cooperative else share
-        yield Tell(ASSIGNED, assigned, generation, lambda: self._announced.update(assigned))
-        yield Note("assigned", generation, assigned)
-        if (yield HandOut(share, generation)) is False:
+        yield CallListener(ASSIGNED, assigned, generation, lambda: self._announced.update(assigned))
+        yield Record("assigned", generation, assigned)
+        if (yield Deliver(share, generation)) is False:
             return None
         if unnamed:
             return "topics of the assignment are not in the metadata yet"
@@ -254,46 +250,43 @@ class HandOver:
         return again or self.outgrown()
 
     def lost(self, event: MembershipLost) -> Steps[None]:
-        """The membership is lost: the listener hears of it, nothing is committed."""
+        """The membership is lost: call the listener, commit nothing."""
         self._leader_snapshot, self.settled_in = None, NO_GENERATION
         told, heard = self.announced, True
         try:
             if told:
-                heard = (yield Tell(LOST, told, None, self._announced.clear)) is not False
+                heard = (yield CallListener(LOST, told, None, self._announced.clear)) is not False
         finally:
-            if heard:  # otherwise a stop was faster, which tells it
+            if heard:  # otherwise a stop was faster, and calls the listener
                 self._announced.clear()
-                held = self._holder.held()
-                yield Note("lost", event.generation, held, event.reason)
+                held = self._member.held()
+                yield Record("lost", event.generation, held, event.reason)
                 yield Drop(held)
 
     def leave(self, generation: Generation, *, commit: bool = True) -> Steps[None]:
-        """We go: everything is given up in ``generation``, if it lasts so long."""
-        held = self._holder.held()
-        yield Hold(held, generation)
+        """The member stops: give everything up in ``generation``, if it lasts so long."""
+        held = self._member.held()
+        yield Suspend(held, generation)
         if commit:
             yield Commit(held)
-        # Asked after the commit, which may have learnt that the membership is lost.
-        joined = self._holder.joined()
+        # After the commit, which may have found that the membership is lost.
+        joined = self._member.joined()
         told = self.announced
         self._announced.clear()
         try:
             if told:
-                yield Tell(REVOKED if joined else LOST, told, None, lambda: None)
+                yield CallListener(REVOKED if joined else LOST, told, None, lambda: None)
         finally:
-            yield Note("revoked" if joined else "lost", generation, held, "stop")
+            yield Record("revoked" if joined else "lost", generation, held, "stop")
 
     # -- the leader -------------------------------------------------------------------------------------
 
     def outgrown(self) -> str | None:
-        """Why the leader has to assign again: topics have other partitions than the group has shared out.
-
-        It is said once.
-        """
+        """Return, once, why the leader has to assign again: partitions were added that it has not assigned."""
         led = self._leader_snapshot
         if led is None:
             return None
-        now = _partitions(self._holder.snapshot(), led)
+        now = _partitions(self._member.snapshot(), led)
         changed = sorted(topic for topic in led if led[topic] != now[topic])
         if not changed:
             return None
@@ -301,40 +294,37 @@ class HandOver:
         return f"partitions of {', '.join(changed)} changed"
 
     def _inherit(self, generation: Generation) -> Steps[str | None]:
-        """Watch what the group goes on with. It may be older than the topics are: nobody has watched them.
+        """Find out which partitions an inherited assignment has: topics may have got more since.
 
-        Returns why another round is wanted if the group does not say what it has; None: it has said it. In that round
-        we make the assignment, so there is no third one.
+        Returns why another round is wanted if the group cannot be described, else None. In that round we make the
+        assignment, so there is no third one.
         """
         problem: err.KafkaException | None = None
         for _ in range(_DESCRIPTIONS):
             try:
                 assigned = assigned_in_group((yield Describe()))
             except err.KafkaException as error:
-                if not self._holder.current(generation):
+                if not self._member.current(generation):
                     return None
                 problem = error
                 if isinstance(error, (err.ProtocolClientError, err.RequestTimedOut)):
-                    break  # it was refused, or has taken long enough
+                    break
             else:
                 self._leader_snapshot = {topic: assigned.get(topic, set()) for topic in self._leader_snapshot or ()}
                 return None
         text = "group %s: a static leader is back, and assigns anew in another round; no description of the group: %s"
         log.warning(text, self._group_id, problem, extra=LogFields(self._group_id).of(generation))
-        return "it is not known what the group has shared out"
+        return "the partitions that the group has assigned are not known"
 
     # -- parts of a rebalance ---------------------------------------------------------------------------
 
     def _share(self, event: Assigned) -> Steps[tuple[list[TopicPartition], bool]]:
-        """Our share, and whether some of it cannot be named yet.
-
-        A leader of another program may assign topics that we never asked for: they are left out.
-        """
-        share, unknown = self._negotiation.accept(event, self._holder.snapshot())
+        """Return our assignment in topics that we subscribe to, and whether some topics have no name yet."""
+        share, unknown = self._negotiation.accept(event, self._member.snapshot())
         if unknown:
-            yield Look(None)
-            share, unknown = self._negotiation.accept(event, self._holder.snapshot())
-        ours = {topic for topic in {tp.topic for tp in share} if self._holder.subscribed(topic)}
+            yield RefreshMetadata(None)
+            share, unknown = self._negotiation.accept(event, self._member.snapshot())
+        ours = {topic for topic in {tp.topic for tp in share} if self._member.subscribed(topic)}
         for tp in share:
             if tp.topic not in ours:
                 log.error(
@@ -347,10 +337,10 @@ class HandOver:
         return [tp for tp in share if tp.topic in ours], bool(unknown)
 
     def _let_go(self, event: Assigned, share: Partitions) -> Steps[str | None]:
-        """Let go of what we held and do not hold any more; returns why the group has to go through another round."""
-        held, kept = self._holder.held(), set(share)
+        """Give up partitions that are not in ``share``; return why the group needs another round, or None."""
+        held, kept = self._member.held(), set(share)
         if not self._negotiation.cooperative:
-            # Before the join everything was revoked; others may have owned it unless we missed no generation.
+            # Everything was revoked before the join; if we missed a generation, others may have owned it since.
             gone = [tp for tp in held if not event.continuous or tp not in kept]
             if gone:
                 yield Drop(gone)
@@ -358,32 +348,31 @@ class HandOver:
             return None
         self.settled_in = event.generation
         gone = [tp for tp in held if tp not in kept]
-        # Partitions of a deleted topic leave the assignment by themselves; the listener has still to hear of it.
+        # Partitions of a deleted topic leave the assignment by themselves; the listener has still to be called.
         told = [tp for tp in self.announced if tp not in kept]
         if not gone and not told:
             return None
         yield from self._give_up(gone, told, event.generation, drop=True)
-        # KIP-429: what was given up can be assigned in a second round. The KIP-848 broker needs no asking.
+        # KIP-429: a second round can assign what was given up. A KIP-848 broker does so by itself.
         return f"gave up {len(gone)} partitions" if gone and event.target is None else None
 
     def _give_up(self, gone: Partitions, told: Partitions, generation: Generation, *, drop: bool) -> Steps[None]:
-        """Commit, tell the listener, and let go (``drop``); ``generation`` is still valid while this runs.
+        """Commit, call the listener, and drop the partitions (``drop``) while ``generation`` is still valid.
 
-        When it ends meanwhile, by a loss or a stop, the partitions stay: :meth:`lost` or :meth:`leave` gives them up,
-        and only a partition that is still held is committed there.
+        If a loss or a stop ends it meanwhile, the partitions stay: :meth:`lost` or :meth:`leave` gives them up.
         """
-        yield Hold(gone, generation)
-        if gone and generation.joined and self._holder.current(generation):
+        yield Suspend(gone, generation)
+        if gone and generation.joined and self._member.current(generation):
             yield Commit(gone)
-        if generation.joined and not self._holder.current(generation):
+        if generation.joined and not self._member.current(generation):
             return
         try:
             if generation.joined:
                 if told or not self._negotiation.cooperative:
-                    yield Tell(REVOKED, told, generation, lambda: self._announced.difference_update(told))
-                if gone and self._rules.commits_after_callback and self._holder.current(generation):
+                    yield CallListener(REVOKED, told, generation, lambda: self._announced.difference_update(told))
+                if gone and self._rules.commits_after_callback and self._member.current(generation):
                     yield Commit(gone)
-                yield Note("revoked", generation, gone)
+                yield Record("revoked", generation, gone)
         finally:
             if gone and drop:
                 yield Drop(gone)

@@ -1,4 +1,4 @@
-"""When a heartbeat is due and when the session is over: arithmetic on a clock, nothing else."""
+"""When a heartbeat is due and when the session expires. Pure."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _RHYTHM_SHARE = 0.25
 
 
 class Heartbeat:
-    """The timers of a group member's session (the names of kafka-python's ``Heartbeat``).
+    """The timers of a member's session, with kafka-python's names. Not thread-safe: the membership's lock guards it.
 
-    Every method takes an optional ``now`` (seconds, monotonic); without it the configured ``clock`` is read.
-    Not thread-safe: the owner of the membership holds its lock.
+    Every method takes an optional ``now`` (seconds, monotonic); the default is the configured ``clock``.
     """
 
     DEFAULT_CONFIG: Mapping[str, Any] = {
@@ -47,8 +46,8 @@ class Heartbeat:
         self.last_send = now - self.interval
         self.last_receive = now
         self.last_reset = now
-        self._moved_at = now  # when a session began or the assignment moved: answers come faster after that
-        #: When a heartbeat was sent that found no coordinator at work.
+        self._moved_at = now  # when a session began or the assignment moved
+        #: When a heartbeat was sent that found no coordinator.
         self.away_at = now
         self._sent_at = self.last_send
         self._awaiting_until = self._settling_until = now
@@ -57,10 +56,9 @@ class Heartbeat:
         self.latency = 0.0
 
     def sent_heartbeat(self, now: float | None = None) -> None:
-        """A heartbeat was sent.
+        """A heartbeat was sent. The next one is scheduled from this one's due time.
 
-        The next one is scheduled from this one's due time, not from its send time. Otherwise members that joined
-        together would drift apart, and in an eager rebalance the first would wait for the last.
+        Otherwise members that joined together would drift apart, and an eager rebalance would wait for the last one.
         """
         self._sent_at = at = self.clock() if now is None else now
         due = self.last_send + self._interval(at)
@@ -68,7 +66,7 @@ class Heartbeat:
         self.sent += 1
 
     def received_heartbeat(self, now: float | None = None) -> None:
-        """The coordinator answered a heartbeat: the session is alive."""
+        """The coordinator answered a heartbeat."""
         self.last_receive = self.clock() if now is None else now
         self.latency = max(0.0, self.last_receive - self._sent_at)
         self.received += 1
@@ -76,36 +74,33 @@ class Heartbeat:
     def reset_session_timeout(self, now: float | None = None) -> None:
         """Start a new session (joined, or the coordinator was found again); the next heartbeat is due at once.
 
-        At once and not after one interval: a rebalance may have begun meanwhile, and the whole group waits until
-        this member knows of it.
+        A rebalance may have begun meanwhile, and the whole group waits until this member knows of it.
         """
         at = self.clock() if now is None else now
         self.last_reset = self._moved_at = at
         self.last_send = at - self.interval
 
     def coordinator_away(self) -> None:
-        """The last heartbeat found no coordinator that is ready (a fail-over), so nobody ends sessions.
+        """The last heartbeat found no coordinator (a fail-over); the next one starts new sessions for all members.
 
-        When the next one is ready, it starts new sessions for all members. Ours counts from when that heartbeat was
-        sent: the process may have stood still before it learnt of it.
+        Ours counts from when that heartbeat was sent: the process may have been suspended since.
         """
         self.away_at = self._sent_at
 
     def settle(self, now: float | None = None) -> None:
-        """The assignment moved (KIP-848): expect more moves, and heartbeat faster for a while."""
+        """The assignment moved (KIP-848): more moves may follow, so heartbeats are faster for a while."""
         at = self.clock() if now is None else now
         self._moved_at = at
         self._settling_until = at + SETTLING_SECONDS
 
     def await_partitions(self, now: float | None = None) -> None:
-        """Joined a group (KIP-848) whose other members give partitions up for us, each after its next heartbeat."""
+        """We joined a group (KIP-848), and other members revoke partitions for us after their next heartbeats."""
         at = self.clock() if now is None else now
         self.settle(at)
         self._awaiting_until = at + self.interval + LIVELY_SECONDS
 
     def _interval(self, at: float) -> float:
-        # Soon after a join the group often moves on (a second phase, partitions that become free): fast heartbeats
-        # notice it early.
+        # Soon after a join another rebalance often follows.
         if self.received and at - self._moved_at < LIVELY_SECONDS:
             return min(self.interval, LIVELY_INTERVAL)
         if at < self._awaiting_until:
@@ -113,34 +108,31 @@ class Heartbeat:
         return min(self.interval, SETTLING_INTERVAL) if at < self._settling_until else self.interval
 
     def ttl(self, now: float | None = None) -> float:
-        """Seconds until the next heartbeat is due (0: now)."""
+        """Return the seconds until the next heartbeat is due (0: now)."""
         at = self.clock() if now is None else now
         left: float = max(0.0, self.last_send + self._interval(at) - at)
         return left
 
     def should_heartbeat(self, now: float | None = None) -> bool:
-        """True when a heartbeat is due."""
+        """Return True when a heartbeat is due."""
         return self.ttl(now) == 0.0
 
     def last_heard(self) -> float:
-        """When the coordinator last answered a heartbeat or began a session (seconds, by the clock)."""
+        """Return when the coordinator last answered a heartbeat or began a session (seconds)."""
         heard: float = max(self.last_receive, self.last_reset)
         return heard
 
     def session_deadline(self) -> float:
-        """The moment at which the coordinator may have given our place away.
-
-        It counts from when the answered heartbeat was sent: the process may have stood still before it read the answer.
-        """
+        """Return when the coordinator may expel us: a session after the last answered heartbeat was *sent*."""
         answered_send = self.last_receive - self.latency
         begun: float = max(answered_send, self.last_reset, self.away_at)
         return begun + self.timeout
 
     def patience(self, longest: float, now: float) -> float:
-        """How long (seconds) to wait for an answer: ``longest``, but not beyond the end of the session."""
+        """Return how long (seconds) to wait for a response: ``longest``, but not beyond the session."""
         return max(0.001, min(longest, self.session_deadline() - now))
 
     def session_expired(self, now: float | None = None) -> bool:
-        """True when no heartbeat that was sent within the last session timeout has been answered."""
+        """Return True if no heartbeat of the last session timeout has been answered."""
         at = self.clock() if now is None else now
         return at > self.session_deadline()

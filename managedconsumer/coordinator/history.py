@@ -1,4 +1,4 @@
-"""The events of one membership as values: the log, the tests and the pictures are made from them."""
+"""The events of one membership as values, for the log, the recorder and its pictures."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ LIMIT = 1000
 
 
 class GroupEvent(NamedTuple):
-    """One thing that happened.
+    """One event.
 
-    ``kind``: "state": the membership's state changed from ``old`` to ``new``. "held": nothing more of the partitions is
-    delivered. "revoked": they are given up. "assigned": they were taken over, and the callback has run. "handed out":
-    their messages may be delivered from here on. "lost": the membership was lost, and they with it. "retry": an
-    attempt failed and is repeated. "coordinator": it has to be looked up again.
+    ``kind``: "state": the membership's state changed from ``old`` to ``new``. "held": the partitions' delivery stopped.
+    "revoked": they are given up. "assigned": they were taken over, and the callback has run. "handed out": their
+    delivery starts. "lost": the membership was lost, and they with it. "retry": an attempt failed and is repeated.
+    "coordinator": it has to be looked up again.
 
-    ``time``: seconds since 1970 by this machine's clock, for people and for comparing members; ``moment``: seconds of
-    the monotonic clock, for durations. ``partitions`` are those that the event is about.
+    ``time``: seconds since 1970 by this machine's clock; ``moment``: seconds of the monotonic clock, for durations.
     """
 
     time: float
@@ -45,12 +44,12 @@ class GroupEvent(NamedTuple):
         return line(f"{who}: {self.kind}{parts}{f' ({self.reason})' if self.reason else ''}")
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values only, as JSON takes them; partitions as ``"topic-0"``."""
+        """Return the event for JSON, with partitions as ``"topic-0"``."""
         return {**self._asdict(), "partitions": [f"{tp.topic}-{tp.partition}" for tp in self.partitions]}
 
 
 class History:
-    """The last events of one consumer, whatever member ids it has had. Adding and reading are safe from any thread."""
+    """The last events of one consumer, under all its member ids. Adding and reading are safe from any thread."""
 
     def __init__(self, group: str, now: Callable[[], float], wall: Callable[[], float], limit: int = LIMIT) -> None:
         self._group, self._now, self._wall = group, now, wall
@@ -67,19 +66,10 @@ class History:
         new: str = "",
         reason: str = "",
     ) -> GroupEvent:
-        """Note an event; watchers are called in this thread."""
-        event = GroupEvent(
-            self._wall(),
-            self._now(),
-            kind,
-            self._group,
-            generation.member_id,
-            generation.id,
-            old,
-            new,
-            reason,
-            tuple(sorted(partitions)),
-        )
+        """Note an event, and call the watchers in this thread."""
+        member, number = generation.member_id, generation.id
+        what = (old, new, reason, tuple(sorted(partitions)))
+        event = GroupEvent(self._wall(), self._now(), kind, self._group, member, number, *what)
         self._events.append(event)
         for watcher in self._watchers:
             watcher(event)
@@ -87,10 +77,10 @@ class History:
 
     def events(self) -> list[GroupEvent]:
         """Return the recorded events, oldest first."""
-        return list(self._events)  # one step of the interpreter: nobody adds in between
+        return list(self._events)  # atomic
 
     def watch(self, watcher: Callable[[GroupEvent], None]) -> Callable[[], None]:
-        """Call ``watcher`` with every event from here on (it must not block or raise); returns what ends it."""
+        """Call ``watcher`` with every event from here on; it must not block or raise. Return the function to end it."""
         self._watchers = (*self._watchers, watcher)
 
         def end() -> None:

@@ -1,10 +1,7 @@
-"""The mind of a member under the consumer group protocol of KIP-848: one heartbeat says and learns everything.
+"""A member of a KIP-848 group as a pure state machine: one request, ConsumerGroupHeartbeat, carries everything.
 
-The same shape as :class:`~managedconsumer.coordinator.membership.Membership`, so one driver serves both. The broker
-assigns; a member's part is to carry its assignment out and to tell, in the next heartbeat, what it owns. Partitions
+The broker assigns. A member carries its assignment out and reports, in the next heartbeat, what it owns. Partitions
 that stay are never touched, and the group never stops for a join.
-
-Not thread-safe: the driver holds one lock around every call.
 """
 
 from __future__ import annotations
@@ -13,20 +10,12 @@ from typing import Any, Callable, Mapping, Sequence
 
 from managedconsumer import codes
 from managedconsumer import errors as err
-from managedconsumer.coordinator.events import (
-    Assigned,
-    CoordinatorBack,
-    CoordinatorLost,
-    Event,
-    PrepareJoin,
-    Request,
-)
-from managedconsumer.coordinator.heartbeat import Heartbeat
-from managedconsumer.coordinator.machine import Machine, backoff_of
+from managedconsumer.coordinator.events import Assigned, CoordinatorBack, Event, PrepareJoin, Request
+from managedconsumer.coordinator.machine import Machine
 from managedconsumer.coordinator.refusals import FATAL_848, refusal
+from managedconsumer.coordinator.requests import MembershipConfig, within_session
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.structs import NO_GENERATION, Generation
-from managedconsumer.values import NamedTuple
+from managedconsumer.structs import Generation
 from managedconsumer.wire.protocol import schemas
 
 _S = MemberState
@@ -36,60 +25,34 @@ Target = tuple[tuple[bytes, tuple[int, ...]], ...]
 
 _GROUPLESS = frozenset({codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND})
 _EXPELLED = _GROUPLESS | {codes.FENCED_MEMBER_EPOCH}
-#: States in which heartbeats are sent.
-_BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
-
-
-class ConsumerGroupConfig(NamedTuple):
-    """The settings that a KIP-848 member sends to the coordinator; times in milliseconds."""
-
-    group_id: str
-    session_timeout_ms: int = 45000
-    rebalance_timeout_ms: int = 300000
-    request_timeout_ms: int = 30000
-    retry_backoff_ms: int = 100
-    retry_backoff_max_ms: int = 2000
-    group_instance_id: str | None = None
-    rack: str | None = None
-    server_assignor: str | None = None
-    #: RE2 text of the pattern subscribed to, for the broker to find topics by; from version 1 of the heartbeat on.
-    topic_regex: str | None = None
-    #: A classic group that does not change ends the membership; without it the join is tried again.
-    yields: bool = False
 
 
 class ConsumerGroupMembership(Machine):
     """One member of a KIP-848 group."""
 
+    _BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
+
     def __init__(
         self,
-        config: ConsumerGroupConfig,
+        config: MembershipConfig,
         topics: Callable[[], Sequence[str]],
         random: Callable[[], float],
         clock: Callable[[], float],
         new_id: Callable[[], str],
     ) -> None:
-        """``topics`` is asked before each heartbeat for the names that the member subscribes to.
+        """``topics`` gives, before each heartbeat, the names that the member subscribes to.
 
         ``new_id`` gives the member's id: a text that no other member has.
         """
-        # The broker decides on the interval; this one lasts until its first answer.
-        heartbeat = Heartbeat(
-            session_timeout_ms=config.session_timeout_ms,
-            heartbeat_interval_ms=min(3000, config.session_timeout_ms // 2),
-            clock=clock,
-        )
+        # The broker decides on the interval; this one lasts until its first response.
+        interval = min(3000, config.session_timeout_ms // 2)
         # Several attempts fit into a session, however long its pauses may otherwise grow.
         longest = min(config.retry_backoff_max_ms, config.session_timeout_ms // 4)
-        backoff = backoff_of(config.retry_backoff_ms, longest, random)
-        super().__init__(config.group_id, heartbeat, backoff)
-        self.config = config
+        super().__init__(config, interval, longest, random, clock)
         self.is_leader = False
         self._topics = topics
         self._new_id = new_id
-        self._in_flight: Request | None = None
-        self._leave_in_flight: Request | None = None
         self._target: Target | None = None
         self._carried: Target | None = None
         self._owned: Target = ()
@@ -97,21 +60,21 @@ class ConsumerGroupMembership(Machine):
         self._reported_owned: Target | None = None
         self._reported_topics: tuple[str, ...] | None = None
         self._regex = config.topic_regex
-        # True while the coordinator may hold a place under our id.
-        self._known = self._for_good = False
+        # True while the coordinator may keep a place under our id.
+        self._known = False
 
     # -- what the driver asks -------------------------------------------------------------------------
 
     def is_current(self, generation: Generation) -> bool:
-        """True while the membership that ``generation`` belongs to lasts; epochs may have gone on since."""
+        """Return True while the membership of ``generation`` lasts; its epoch may have risen since."""
         return self.generation.joined and self.generation.member_id == generation.member_id
 
     def need_rejoin(self) -> bool:
-        """True while something is left to do before everything is as it should be."""
+        """Return True while the member is joining or takes an assignment over."""
         return self.state is not _S.STABLE
 
     def poll(self) -> list[Event]:
-        """Start to join if that is wanted."""
+        """Start to join, or take over a new assignment, if there is a reason to."""
         if self.state is _S.UNJOINED and self.rejoin_reason is not None:
             self._move(_S.REVOKING, self.rejoin_reason)
             self._emit(PrepareJoin(self.rejoin_reason, self.generation))
@@ -120,16 +83,16 @@ class ConsumerGroupMembership(Machine):
         return self._drain()
 
     def next_request(self, _now: float) -> Request | None:
-        """The last heartbeat, with which a member leaves; everything else is :meth:`next_heartbeat`."""
-        if self.state is not _S.LEAVING or self._leave_in_flight is not None:
+        """Return the heartbeat by which a member leaves; all others come from :meth:`next_heartbeat`."""
+        if self.state is not _S.LEAVING or self._in_flight is not None:
             return None
-        self._leave_in_flight = self.leave_request(self._leave_reason, self._for_good)
-        return self._leave_in_flight
+        self._in_flight = self.leave_request(self._leave_reason, self._leave_wish is True)
+        return self._in_flight
 
     def leave_request(self, _reason: str, for_good: bool = False) -> Request | None:
-        """The last heartbeat; a static member says that it will be back, unless it goes ``for_good``.
+        """Return the heartbeat by which a member leaves; None if the coordinator does not know us.
 
-        None if the coordinator does not know us.
+        A static member says that it will be back, unless it goes ``for_good``.
         """
         if not self._known:
             return None
@@ -138,10 +101,9 @@ class ConsumerGroupMembership(Machine):
         return Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, 2.0, self.generation)
 
     def next_heartbeat(self, now: float) -> Request | None:
-        """The heartbeat that is due: by time, or at once when there is something to report."""
-        if self.state not in _BEATING or self._in_flight is not None or not self._backoff.ready(now):
-            return None
-        if self._is_over(now):
+        """Return the heartbeat that is due: by time, or at once when there is something to report."""
+        idle = self.state in self._BEATING and self._heartbeat_in_flight is None
+        if not idle or not self._backoff.ready(now) or self._is_over(now):
             return None
         joining = self.state is _S.PREPARING_REBALANCE
         topics = tuple(sorted(self._topics()))
@@ -152,62 +114,31 @@ class ConsumerGroupMembership(Machine):
         self._known = True
         self.heartbeat.sent_heartbeat(now)
         body = self._body(joining, topics, owned)
-        timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms) / 1000.0
+        timeout = within_session(self.config)
         timeout = timeout if joining else self.heartbeat.patience(timeout, now)
-        self._in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self.generation)
+        self._heartbeat_in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self.generation)
         self._reported_topics, self._reported_owned = topics, owned
-        return self._in_flight
+        return self._heartbeat_in_flight
 
     def next_deadline(self, now: float) -> float | None:
-        """When one of the ``next_`` calls or :meth:`check_session` may have something new; None: not by time."""
-        if self.state not in _BEATING or self._in_flight is not None:
+        """When a ``next_`` call or :meth:`check_session` may have something new; None: at no known time."""
+        if self.state not in self._BEATING or self._heartbeat_in_flight is not None:
             return None
         if self.state is _S.PREPARING_REBALANCE or self._owned_to_report() != self._reported_owned:
             return max(now, self._backoff.retry_at)
-        return now + self.heartbeat.ttl(now)  # the pause after a failure is over: repeat that heartbeat first
-
-    # -- what the driver feeds back -------------------------------------------------------------------
-
-    def receive(self, request: Request, response: Mapping[str, Any], now: float) -> list[Event]:
-        """Take the answer to ``request``; an answer to an outdated one changes nothing."""
-        if request is self._leave_in_flight:
-            self._leave_in_flight = None
-            self._known = False
-            self._move(_S.LEFT, self._leave_reason)
-            self.generation = NO_GENERATION
-        elif request is self._in_flight:
-            self._in_flight = None
-            self._on_answer(response, now)
-        return self._drain()
-
-    def failed(self, request: Request, error: BaseException, now: float) -> list[Event]:
-        """The answer to ``request`` will not come."""
-        if request is self._leave_in_flight:
-            self._leave_in_flight = None
-            self._move(_S.LEFT, f"leave not answered: {error}")
-        elif request is self._in_flight:
-            self._in_flight = None
-            self._forget_reported()
-            final = self._final(error)
-            self._note_fail_over(error)
-            if final is not None:
-                self._end_with(final)
-            else:
-                self._emit(CoordinatorLost(str(error)))
-                self._retry(error, now)
-        return self._drain()
+        return now + self.heartbeat.ttl(now)
 
     # -- what the owner answers -----------------------------------------------------------------------
 
     def request_rejoin(self, reason: str) -> None:
-        """The subscription changed (the next heartbeat tells), or an assignment has to be looked at again."""
+        """The subscription changed (the next heartbeat reports it), or the assignment is to be sent again."""
         if self.state is _S.UNJOINED:
             self.rejoin_reason = self.rejoin_reason or reason
         elif self.state is _S.STABLE:
             self._reported_topics = None
 
     def prepared(self, holding: bool) -> list[Event]:
-        """The owner is ready to join (it never holds anything then)."""
+        """The owner is ready to join; it has no partitions then."""
         if self.state is _S.REVOKING:
             if not self.generation.member_id:
                 self.generation = Generation(-1, self._new_id())
@@ -221,7 +152,7 @@ class ConsumerGroupMembership(Machine):
         return self._drain()
 
     def reconciled(self, rejoin: str | None = None) -> list[Event]:
-        """The owner has carried the assignment out; ``rejoin``: not all of it yet, ask again."""
+        """The owner has carried the assignment out; ``rejoin``: why it could not carry out all of it yet."""
         if self.state is _S.ASSIGNING:
             self._unfinished = rejoin is not None
             if self._unfinished:
@@ -239,23 +170,17 @@ class ConsumerGroupMembership(Machine):
             self._move(_S.STABLE, rejoin or "assignment taken over")
         return self._drain()
 
-    def leave(self, reason: str, wish: bool | None = None) -> list[Event]:
-        """Leave the group; a static member says that it will be back.
+    def _sends_leave(self, wish: bool | None) -> bool:
+        """A dynamic member leaves unless it wishes not to; a static one says whether it will be back (KIP-1082)."""
+        return self._known and not (wish is False and self.config.group_instance_id is None)
 
-        Also in the middle of a join, and after a loss or a failure: the coordinator may know us (KIP-1082).
-        ``wish`` (KIP-1092): True: a static member leaves for good. False: a dynamic one says nothing.
-        """
-        if self.state not in (_S.LEAVING, _S.LEFT):
-            self._void_in_flight()
-            self._leave_reason, self._for_good = reason, wish is True
-            silent = wish is False and self.config.group_instance_id is None
-            self._move(_S.LEAVING if self._known and not silent else _S.LEFT, reason)
-        self.rejoin_reason = None
-        return self._drain()
+    def _on_left(self) -> None:
+        self._known = False
+        super()._on_left()
 
     def fence(self, error: BaseException, generation: Generation) -> list[Event]:
-        """Another API's answer says that we are out of the group."""
-        if self.is_current(generation) and self.state in _BEATING:
+        """The response of another API says that we are out of the group."""
+        if self.is_current(generation) and self.state in self._BEATING:
             self._lose(error, "expelled by the coordinator", keep_member_id=_knows_us(error))
         return self._drain()
 
@@ -298,7 +223,7 @@ class ConsumerGroupMembership(Machine):
             body["rack_id"] = self.config.rack
             body["server_assignor"] = self.config.server_assignor
         if joining or self._reported_topics is None:
-            # An answer with an assignment may be lost: only a heartbeat with all three of these fields brings it again.
+            # A response with an assignment may be lost: only a heartbeat with all three of these fields gets it again.
             body["rebalance_timeout_ms"] = self.config.rebalance_timeout_ms
         if joining or topics != self._reported_topics:
             # Both: our metadata may show a topic before the broker looks for new ones again, or the other way round,
@@ -311,10 +236,14 @@ class ConsumerGroupMembership(Machine):
             ]
         return body
 
-    def _on_answer(self, response: Mapping[str, Any], now: float) -> None:
+    def _on_failed(self, request: Request, error: BaseException, beat: bool, now: float) -> None:
+        self._forget_reported()
+        self._retry(error, now)
+
+    def _on_heartbeat(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
         if code == codes.NONE:
-            self._on_good_answer(response, now)
+            self._on_success(response, now)
             return
         error = err.error_for_code(code, response.get("error_message"))
         self._forget_reported()
@@ -326,13 +255,10 @@ class ConsumerGroupMembership(Machine):
         elif code in _EXPELLED:
             self._expelled(error, now)
         else:
-            if code == codes.COORDINATOR_LOAD_IN_PROGRESS:
-                self.heartbeat.coordinator_away()
-            if code in codes.COORDINATOR_GONE:
-                self._emit(CoordinatorLost(str(error)))
+            self._coordinator_moves(error)
             self._retry(error, now)
 
-    def _on_good_answer(self, response: Mapping[str, Any], now: float) -> None:
+    def _on_success(self, response: Mapping[str, Any], now: float) -> None:
         if self._backoff.failures:
             self._emit(CoordinatorBack())
         self._backoff.succeed()
@@ -378,12 +304,12 @@ class ConsumerGroupMembership(Machine):
 
     def _forget_generation(self, keep_member_id: bool) -> None:
         self._known = self._known and keep_member_id
-        # Epoch 0 under the same id: the coordinator replaces what it still holds of us.
+        # A join under the same id replaces what the coordinator still has of us.
         self.generation = Generation(-1, self.generation.member_id)
         self._target, self._carried, self._owned, self._unfinished = None, None, (), False
 
-    def _end_with(self, error: BaseException) -> None:
-        self._end(error, self.generation.joined and self.state in (_S.ASSIGNING, _S.STABLE))
+    def _owns(self) -> bool:
+        return self.generation.joined and self.state in (_S.ASSIGNING, _S.STABLE)
 
     def _refusal(self, code: int, message: str | None = None) -> err.ProtocolClientError | None:
         classic = code == codes.GROUP_ID_NOT_FOUND and self.state is _S.PREPARING_REBALANCE
@@ -397,7 +323,7 @@ class ConsumerGroupMembership(Machine):
         self._reported_topics = self._reported_owned = None
 
     def _void_in_flight(self) -> None:
-        self._in_flight = None
+        super()._void_in_flight()
         self._forget_reported()
 
 

@@ -1,4 +1,4 @@
-"""A consumer's side of a join: assignors, subscription blobs, the leader's decision."""
+"""The consumer's part of a join: assignors, subscription blobs, the leader's assignment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 def rebalance_protocol(assignors: Sequence[Any]) -> RebalanceProtocol:
-    """The best protocol that *all* assignors support (KIP-429); the user's own assignors are eager."""
+    """Return the best protocol that *all* assignors support (KIP-429); a user's own assignors are eager."""
     common = set(RebalanceProtocol)
     for assignor in assignors:
         supported = getattr(assignor, "supported_protocols", lambda: (RebalanceProtocol.EAGER,))
@@ -28,9 +28,9 @@ def rebalance_protocol(assignors: Sequence[Any]) -> RebalanceProtocol:
 
 
 def assigned_in_group(described: Mapping[str, Any]) -> dict[str, set[int]]:
-    """Return all partitions that the members of a group have, from DescribeGroups.
+    """Return all partitions that the members of a group have, by topic, from a DescribeGroups response.
 
-    Raises the ProtocolClientError that the answer has, and RebalanceInProgress unless the group is stable.
+    Raises the response's ProtocolClientError, and RebalanceInProgress unless the group is stable.
     """
     (group,) = described["groups"]
     if group["error_code"]:
@@ -46,12 +46,12 @@ def assigned_in_group(described: Mapping[str, Any]) -> dict[str, set[int]]:
 
 
 class Negotiation:
-    """The assignors of one member, best first. Not thread-safe: used by the driver of the membership."""
+    """The assignors of one member, best first. Not thread-safe: the driver of the membership uses it."""
 
     def __init__(self, assignors: Sequence[Any], rack: str | None = None, *, incremental: bool = False) -> None:
-        """``assignors`` as in kafka-python: ``name``, ``version``, ``metadata``, ``assign``, ``on_assignment``.
+        """``assignors`` have kafka-python's ``name``, ``version``, ``metadata``, ``assign``, ``on_assignment``.
 
-        ``incremental``: the broker assigns (KIP-848), which is cooperative by nature.
+        ``incremental``: the broker assigns (KIP-848), which is cooperative.
         """
         if not assignors:
             raise err.ConfigurationError("a group member needs at least one assignor")
@@ -62,37 +62,31 @@ class Negotiation:
 
     @property
     def cooperative(self) -> bool:
-        """True when partitions that stay are kept through a rebalance."""
+        """True if the member keeps, through a rebalance, the partitions that stay."""
         return self._incremental or self.protocol is RebalanceProtocol.COOPERATIVE
 
     def protocols(
         self, topics: Iterable[str], owned: Iterable[TopicPartition], generation_id: int
     ) -> list[tuple[str, bytes]]:
-        """Name and subscription blob for every assignor, for JoinGroup."""
-        names = sorted(topics)
-        held = sorted(owned) if self.cooperative else []
-        return [
-            (
-                name,
-                ConsumerProtocol.subscription(
-                    assignor,
-                    names,
-                    owned_partitions=held,
-                    generation_id=generation_id,
-                    rack_id=self._rack,
-                ).encode(),
+        """Return each assignor's name and subscription blob, for JoinGroup."""
+        names, kept = sorted(topics), sorted(owned) if self.cooperative else []
+
+        def blob(assignor: Any) -> bytes:
+            state = ConsumerProtocol.subscription(
+                assignor, names, owned_partitions=kept, generation_id=generation_id, rack_id=self._rack
             )
-            for name, assignor in self._assignors.items()
-        ]
+            return state.encode()
+
+        return [(name, blob(assignor)) for name, assignor in self._assignors.items()]
 
     def topics_of(self, event: Elected) -> set[str]:
-        """Every topic that any member of the group subscribes to: what the leader must know the partitions of."""
-        subscriptions, _ = self._decode(event)
+        """Return every topic that a member of the group subscribes to: the leader needs their partitions."""
+        subscriptions, _ = ConsumerProtocol.decode_members(event.members)
         return {topic for metadata in subscriptions.values() for topic in metadata.subscription}
 
     def assign(self, event: Elected, cluster: ClusterSnapshot) -> dict[str, bytes]:
-        """The leader's decision as blobs by member id."""
-        subscriptions, problems = self._decode(event)
+        """Return the leader's assignment as blobs by member id."""
+        subscriptions, problems = ConsumerProtocol.decode_members(event.members)
         for member, problem in problems.items():
             log.warning(
                 "member %s of the group sent a subscription that cannot be read: %s", short(member), line(problem)
@@ -107,7 +101,7 @@ class Negotiation:
         return {member: share.encode() for member, share in shares.items()}
 
     def accept(self, event: Assigned, cluster: ClusterSnapshot) -> tuple[list[TopicPartition], list[bytes]]:
-        """Our own share, sorted, and the ids of topics that ``cluster`` does not know (KIP-848 only).
+        """Return our assignment, sorted, and the ids of topics that ``cluster`` does not know (KIP-848 only).
 
         Under the classic protocol this calls ``on_assignment`` of the chosen assignor.
         """
@@ -130,7 +124,3 @@ class Negotiation:
         known = [(names[topic_id], numbers) for topic_id, numbers in target if topic_id in names]
         share = [TopicPartition(name, number) for name, numbers in known for number in numbers]
         return sorted(share), [topic_id for topic_id, _ in target if topic_id not in names]
-
-    @staticmethod
-    def _decode(event: Elected) -> tuple[dict[str, Any], dict[str, str]]:
-        return ConsumerProtocol.decode_members((m.member_id, m.group_instance_id, m.metadata) for m in event.members)

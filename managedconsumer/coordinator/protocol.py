@@ -1,140 +1,128 @@
-"""The "consumer" embedded protocol: what members put into JoinGroup and what the leader puts into SyncGroup.
+"""The "consumer" embedded protocol: the blobs that members put into JoinGroup and the leader into SyncGroup.
 
-Two blobs, both opaque to the broker: a member's *subscription* (topics, assignor data, and since KIP-429, KIP-792
-and KIP-881 the owned partitions, their generation and the member's rack) and its *assignment*.  The classes keep
-kafka-python's constructor shape: ``(version, subscription, user_data)`` and ``(version, assignment, user_data)``.
+The broker does not read them. A member's *subscription* has topics, the assignor's data and, since KIP-429, KIP-792 and
+KIP-881, the owned partitions, their generation and the member's rack; its *assignment* has partitions. The classes keep
+kafka-python's constructors: ``(version, subscription, user_data)`` and ``(version, assignment, user_data)``.
 
-Other members' blobs are untrusted input.  Every count is checked against the bytes that are left before anything is
-allocated, and :meth:`ConsumerProtocol.decode_members` lets one broken member cost only its own assignment: the leader
-goes on.  (Java's leader throws, and the whole group stays without an assignment for as long as that member lives.)
-
-Pure and immutable: safe to share between threads.
+Other members' blobs are untrusted: every count is checked against the bytes that are left, and
+:meth:`ConsumerProtocol.decode_members` lets a broken blob cost only its own member's assignment. (Java's leader raises,
+and the whole group has no assignment while that member lives.) Pure and immutable: safe to share between threads.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from functools import cached_property
+from typing import Any, Protocol
 
 from managedconsumer.errors import MalformedResponseError
+from managedconsumer.shown import short
 from managedconsumer.structs import TopicPartition
 from managedconsumer.values import Value
+from managedconsumer.wire.protocol.decoder import value_reader
+from managedconsumer.wire.protocol.encoder import value_writer
+from managedconsumer.wire.protocol.primitives import Malformed, Reader, Writer
+from managedconsumer.wire.protocol.table import parse_fields
 
-#: Newest subscription schema (KIP-881).  Newer ones only ever append fields, so they are read as this one.
+#: Newest subscription schema (KIP-881). Newer ones only append fields, so they are read as this one.
 SUBSCRIPTION_VERSION = 3
 
 TopicPartitions = Sequence[tuple[str, Sequence[int]]]
+Bytes = bytes | bytearray | memoryview
 
 
-class BlobReader:
-    """Cursor over an untrusted blob; every failure is a MalformedResponseError that says what was being read."""
+class Schema:
+    """A kind of blob: its name in errors, its fields in order, and how many of them it must have.
 
-    __slots__ = ("_data", "_pos", "_what")
+    A ``version``, if there is one, is the first field; version N has 3 + N fields.
+    """
 
-    def __init__(self, data: bytes | bytearray | memoryview, what: str) -> None:
-        self._data = bytes(data)
-        self._pos = 0
-        self._what = what
+    def __init__(self, what: str, text: str, needed: int) -> None:
+        self._what, self._text, self._needed = what, text, needed
 
-    @property
-    def remaining(self) -> int:
-        """Bytes not read yet."""
-        return len(self._data) - self._pos
+    @cached_property
+    def _fields(self) -> list[tuple[str, Reader, Writer]]:
+        fields = parse_fields(self._text)
+        return [(field.name, value_reader(field, 0, False), value_writer(field, 0, False)) for field in fields]
 
-    def fail(self, problem: str) -> MalformedResponseError:
-        """The error to raise for ``problem`` at the current place."""
-        return MalformedResponseError(f"malformed {self._what}: {problem} (at byte {self._pos} of {len(self._data)})")
+    def encode(self, *values: Any) -> bytes:
+        """Write the first fields, one for each of ``values``. Raises ValueError for one that does not fit."""
+        parts: list[Any] = []
+        for (name, _, write), value in zip(self._fields, values, strict=False):
+            try:
+                write(value, parts.append)
+            except struct.error as error:
+                raise ValueError(f"{name} does not fit into {self._what} ({error}): {short(repr(value), 40)}") from None
+        return b"".join(parts)
 
-    def _take(self, size: int, name: str) -> int:
-        if size > self.remaining:
-            raise self.fail(f"{name} needs {size} bytes, {self.remaining} are left")
-        start = self._pos
-        self._pos += size
-        return start
+    def decode(self, data: Bytes) -> tuple[list[Any], bytes]:
+        """Return the fields, without those that the blob ends before, and the bytes behind them.
 
-    def int16(self, name: str) -> int:
-        """A signed 16-bit number."""
-        return int(struct.unpack_from(">h", self._data, self._take(2, name))[0])
+        Raises MalformedResponseError for a blob that ends inside a field or before a needed one, or has a wrong count.
+        """
+        blob, at, found = bytes(data), 0, list[Any]()
+        for name, read, _ in self._fields:
+            if (at == len(blob) and len(found) >= self._needed) or (len(found) > 2 and len(found) - 2 > found[0]):
+                break
+            problem = None
+            try:
+                at = read(blob, at, found)
+            except Malformed as error:
+                problem = f"{name}: {error}"
+            except UnicodeDecodeError:
+                problem = f"{name}: a string is not UTF-8"
+            except struct.error:
+                problem = f"{name} needs more than the {len(blob) - at} bytes that are left"
+            if name == "version" and found and found[0] < 0:
+                problem = f"version {found[0]}"
+            if problem is not None:
+                raise MalformedResponseError(f"malformed {self._what}: {problem} (at byte {at} of {len(blob)})")
+        return found, blob[at:]
 
-    def int32(self, name: str) -> int:
-        """A signed 32-bit number."""
-        return int(struct.unpack_from(">i", self._data, self._take(4, name))[0])
-
-    def count(self, name: str, item_size: int) -> int:
-        """An array's length; null counts as empty, and no array may be longer than the bytes that are left allow."""
-        number = self.int32(f"count of {name}")
-        if number < -1 or number * item_size > self.remaining:
-            raise self.fail(f"{number} {name} cannot fit into {self.remaining} bytes")
-        return max(number, 0)
-
-    def nullable_string(self, name: str) -> str | None:
-        """A string or None."""
-        size = self.int16(f"length of {name}")
-        if size < -1:
-            raise self.fail(f"{name} has length {size}")
-        if size == -1:
-            return None
-        start = self._take(size, name)
-        try:
-            return self._data[start : start + size].decode("utf-8")
-        except UnicodeDecodeError:
-            raise self.fail(f"{name} is not UTF-8") from None
-
-    def string(self, name: str) -> str:
-        """A string; null is malformed."""
-        value = self.nullable_string(name)
-        if value is None:
-            raise self.fail(f"{name} is null")
-        return value
-
-    def nullable_bytes(self, name: str) -> bytes | None:
-        """Bytes or None."""
-        size = self.int32(f"length of {name}")
-        if size < -1:
-            raise self.fail(f"{name} has length {size}")
-        if size == -1:
-            return None
-        start = self._take(size, name)
-        return self._data[start : start + size]
-
-    def topic_partitions(self) -> list[tuple[str, list[int]]]:
-        """``[(topic, [partition, ...]), ...]``; a negative partition number is malformed."""
-        result = []
-        for _ in range(self.count("topics", 6)):
-            topic = self.string("topic")
-            size = self.count("partitions", 4)
-            numbers = list(struct.unpack_from(f">{size}i", self._data, self._take(4 * size, "partitions")))
-            if size and min(numbers) < 0:
-                raise self.fail(f"topic {topic!r} has partition {min(numbers)}")
-            result.append((topic, numbers))
-        return result
+    def partitions(self, topics: Any) -> list[tuple[str, list[int]]]:
+        """Return a decoded array of topics as ``[(topic, [partition, ...]), ...]``; null is empty."""
+        named = [(each["topic"], each["partitions"] or []) for each in topics or ()]
+        for topic, numbers in named:
+            if min(numbers, default=0) < 0:
+                raise MalformedResponseError(f"malformed {self._what}: topic {topic!r} has partition {min(numbers)}")
+        return named
 
 
-def _put_string(out: bytearray, value: str | None) -> None:
-    if value is None:
-        out += b"\xff\xff"
-        return
-    raw = value.encode("utf-8")
-    if len(raw) > 0x7FFF:
-        raise ValueError(f"string of {len(raw)} bytes is longer than Kafka's 32767: {value[:40]!r}...")
-    out += struct.pack(">h", len(raw)) + raw
+TOPICS = """[]?
+    topic       string
+    partitions  [int32]?
+"""
+_SUBSCRIPTION = Schema(
+    "consumer subscription",
+    f"""
+version           int16
+topics            [string]?
+user_data         bytes?
+owned_partitions  {TOPICS}
+generation        int32
+rack              string?
+""",
+    needed=2,
+)
+_ASSIGNMENT = Schema(
+    "consumer assignment",
+    f"""
+version           int16
+topics            {TOPICS}
+user_data         bytes?
+""",
+    needed=2,
+)
 
 
-def _put_bytes(out: bytearray, value: bytes | None) -> None:
-    out += struct.pack(">i", -1) if value is None else struct.pack(">i", len(value)) + value
-
-
-def put_topic_partitions(out: bytearray, items: TopicPartitions) -> None:
-    """Append ``[(topic, [partition, ...]), ...]`` as the embedded protocol and the sticky user data write it."""
-    out += struct.pack(">i", len(items))
-    for topic, partitions in items:
-        _put_string(out, topic)
-        out += struct.pack(f">i{len(partitions)}i", len(partitions), *partitions)
+def topics_of(partitions: TopicPartitions) -> list[dict[str, Any]]:
+    """Return ``[(topic, [partition, ...]), ...]`` as a Schema writes it."""
+    return [{"topic": topic, "partitions": numbers} for topic, numbers in partitions]
 
 
 def group_by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """``[(topic, [partition, ...]), ...]``, topics and numbers ascending, each partition once."""
+    """Return ``[(topic, [partition, ...]), ...]``, topics and numbers ascending, each partition once."""
     grouped: dict[str, list[int]] = {}
     for topic, partition in sorted(set(partitions)):
         grouped.setdefault(topic, []).append(partition)
@@ -142,12 +130,12 @@ def group_by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list
 
 
 class ConsumerProtocolMemberMetadata(Value):
-    """A member's subscription, as it goes into JoinGroup.
+    """A member's subscription, as JoinGroup carries it.
 
-    ``version`` 0 carries ``subscription`` (topic names) and ``user_data`` (the assignor's own bytes); 1 adds
-    ``owned_partitions`` (KIP-429), 2 ``generation_id`` (the generation those are from, -1 if none; KIP-792), 3
-    ``rack_id`` (KIP-881).  ``group_instance_id`` (KIP-345) is not part of the blob: the JoinGroup answer gives it
-    beside the blob, and the assignors order by it.
+    ``version`` 0 has ``subscription`` (topic names) and ``user_data`` (the assignor's own bytes); 1 adds
+    ``owned_partitions`` (KIP-429), 2 their ``generation_id`` (-1: none; KIP-792), 3 ``rack_id`` (KIP-881).
+    ``group_instance_id`` (KIP-345) is not part of the blob: the JoinGroup response has it beside the blob, and
+    assignors order members by it.
     """
 
     _fields = ("version", "subscription", "user_data", "owned_partitions", "generation_id", "rack_id")
@@ -182,49 +170,31 @@ class ConsumerProtocolMemberMetadata(Value):
 
     @property
     def topics(self) -> list[str]:
-        """The subscribed topics (kafka-python 3's name for ``subscription``)."""
+        """The subscribed topics (kafka-python 3's name)."""
         return list(self.subscription)
 
     def encode(self) -> bytes:
-        """The blob, in schema ``version``; fields that this version does not have are left out."""
-        out = bytearray(struct.pack(">hi", self.version, len(self.subscription)))
-        for topic in self.subscription:
-            _put_string(out, topic)
-        _put_bytes(out, self.user_data)
-        if self.version >= 1:
-            put_topic_partitions(out, group_by_topic(self.owned_partitions))
-        if self.version >= 2:
-            out += struct.pack(">i", self.generation_id)
-        if self.version >= 3:
-            _put_string(out, self.rack_id)
-        return bytes(out)
+        """Return the blob in schema ``version``, without the fields that this version lacks."""
+        owned = topics_of(group_by_topic(self.owned_partitions))
+        fields = (self.version, self.subscription, self.user_data, owned, self.generation_id, self.rack_id)
+        return _SUBSCRIPTION.encode(*fields[: 3 + self.version])
 
     @classmethod
-    def decode(
-        cls, data: bytes | bytearray | memoryview, group_instance_id: str | None = None
-    ) -> ConsumerProtocolMemberMetadata:
+    def decode(cls, data: Bytes, group_instance_id: str | None = None) -> ConsumerProtocolMemberMetadata:
         """Read a blob of any version; raises MalformedResponseError.
 
-        A blob that ends before the fields its version promises is accepted (clients exist that write version 1 and
-        stop after the user data); one that ends inside a field is not.
+        It may end before any field after the topics: clients exist that write version 1 and stop after the user data.
         """
-        reader = BlobReader(data, "consumer subscription")
-        version = reader.int16("version")
-        if version < 0:
-            raise reader.fail(f"version {version}")
-        topics = [reader.string("topic") for _ in range(reader.count("topics", 2))]
-        user_data = reader.nullable_bytes("user data") if reader.remaining else None
-        owned: list[TopicPartition] = []
-        if version >= 1 and reader.remaining:
-            owned = [TopicPartition(topic, p) for topic, numbers in reader.topic_partitions() for p in numbers]
-        generation = reader.int32("generation") if version >= 2 and reader.remaining else -1
-        rack = reader.nullable_string("rack") if version >= 3 and reader.remaining else None
+        found, _ = _SUBSCRIPTION.decode(data)
+        fields: list[Any] = [*found, *(None, None, -1, None)[len(found) - 2 :]]
+        version, topics, user_data, owned, generation, rack = fields
+        partitions = [TopicPartition(topic, n) for topic, ns in _SUBSCRIPTION.partitions(owned) for n in ns]
         # Java reads an empty rack as none, and any negative generation as "no generation".
-        return cls(version, topics, user_data, owned, max(generation, -1), rack or None, group_instance_id)
+        return cls(version, topics or (), user_data, partitions, max(generation, -1), rack or None, group_instance_id)
 
 
 class ConsumerProtocolMemberAssignment(Value):
-    """A member's share, as SyncGroup carries it; ``assignment`` is ``[(topic, [partition, ...]), ...]``."""
+    """A member's assignment, as SyncGroup carries it; ``assignment`` is ``[(topic, [partition, ...]), ...]``."""
 
     _fields = ("version", "assignment", "user_data")
 
@@ -237,36 +207,28 @@ class ConsumerProtocolMemberAssignment(Value):
         self.__dict__.update(version=version, assignment=copied, user_data=user_data)
 
     def partitions(self) -> list[TopicPartition]:
-        """The assigned partitions, in the order of the blob."""
+        """Return the assigned partitions in the order of the blob."""
         return [TopicPartition(topic, number) for topic, numbers in self.assignment for number in numbers]
 
     def encode(self) -> bytes:
-        """The blob.  Its layout has not changed since version 0, so ``version`` only says who wrote it.
+        """Return the blob. All versions have the same layout.
 
-        The user data is always written, null included: without it ``kafka-consumer-groups.sh --describe`` dies of a
-        BufferUnderflowException on the whole group, which is what pykafka's blobs do to it.
+        The user data are always written, null included: without them ``kafka-consumer-groups.sh --describe`` fails for
+        the whole group with a BufferUnderflowException, as it does with pykafka's blobs.
         """
-        out = bytearray(struct.pack(">h", self.version))
-        put_topic_partitions(out, self.assignment)
-        _put_bytes(out, self.user_data)
-        return bytes(out)
+        return _ASSIGNMENT.encode(self.version, topics_of(self.assignment), self.user_data)
 
     @classmethod
-    def decode(cls, data: bytes | bytearray | memoryview) -> ConsumerProtocolMemberAssignment:
+    def decode(cls, data: Bytes) -> ConsumerProtocolMemberAssignment:
         """Read a blob of any version; raises MalformedResponseError.
 
-        No bytes at all mean no partitions (the broker answers so when the leader forgot a member), and the user data
-        may be missing: pykafka never writes it.
+        No bytes at all mean no partitions (the broker's response when the leader left a member out), and the user data
+        may be missing: pykafka never writes them.
         """
         if not len(data):
             return cls(0, [], None)
-        reader = BlobReader(data, "consumer assignment")
-        version = reader.int16("version")
-        if version < 0:
-            raise reader.fail(f"version {version}")
-        assigned = reader.topic_partitions()
-        user_data = reader.nullable_bytes("user data") if reader.remaining else None
-        return cls(version, assigned, user_data)
+        (version, topics, *user_data), _ = _ASSIGNMENT.decode(data)
+        return cls(version, _ASSIGNMENT.partitions(topics), user_data[0] if user_data else None)
 
 
 class Offering(Protocol):
@@ -293,10 +255,10 @@ class ConsumerProtocol:
         generation_id: int = -1,
         rack_id: str | None = None,
     ) -> ConsumerProtocolMemberMetadata:
-        """Return this member's metadata for ``assignor``: its own, raised to version 3 with the member's state.
+        """Return the metadata of ``assignor`` for this member, in version 3 and with the member's state.
 
-        ``owned_partitions``: what the member still holds while it joins, so nothing under an eager assignor; None
-        leaves it to the assignor's memory.  ``generation_id``: the generation those were assigned in.
+        ``owned_partitions``: those that the member keeps while it joins (none under an eager assignor), assigned in
+        ``generation_id``; None: those that the assignor remembers.
         """
         metadata = assignor.metadata(set(topics))
         return ConsumerProtocolMemberMetadata(
@@ -313,11 +275,10 @@ class ConsumerProtocol:
     def decode_members(
         members: Iterable[tuple[str, str | None, bytes]],
     ) -> tuple[dict[str, ConsumerProtocolMemberMetadata], dict[str, str]]:
-        """Read the blobs of a JoinGroup answer: ``(member_id, group_instance_id, metadata)`` each.
+        """Read ``(member_id, group_instance_id, metadata)`` of each member in a JoinGroup response.
 
-        Returns ``(subscriptions, problems)``, both by member id.  A member whose blob is broken appears in both:
-        with no topics, so it gets an empty assignment and the others share its partitions, and with the reason, which
-        the leader should log.  Never raises for a member's blob.
+        Returns ``(subscriptions, problems)``, both by member id. A member whose blob is malformed is in both: without
+        topics, so that it gets an empty assignment, and with the reason, which the leader should log.
         """
         subscriptions: dict[str, ConsumerProtocolMemberMetadata] = {}
         problems: dict[str, str] = {}

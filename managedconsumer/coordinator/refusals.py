@@ -1,10 +1,11 @@
-"""Answers of a coordinator that no retry heals: which they are, and what a user has to change then."""
+"""A coordinator's errors that no retry heals, and what a user has to change then."""
 
 from __future__ import annotations
 
-from typing import Protocol, Sequence
+from typing import Sequence
 
 from managedconsumer import codes
+from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.errors import ProtocolClientError, UnsupportedBrokerError, error_for_code
 
 #: Of the classic group requests; and of the consumer group heartbeat (KIP-848).
@@ -27,50 +28,33 @@ FATAL_848 = (FATAL - {codes.INVALID_SESSION_TIMEOUT}) | {
     codes.INVALID_REGULAR_EXPRESSION,
 }
 
-#: Of the classic group requests: you are not a member of this generation any more.
-EXPELLED = frozenset({codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID})
-
-# They say that the place is another member's, or that we never had one.
+# The place is another member's, or we never had one.
 _NO_PLACE = frozenset(
     {codes.FENCED_INSTANCE_ID, codes.UNRELEASED_INSTANCE_ID, codes.UNSUPPORTED_VERSION, codes.GROUP_ID_NOT_FOUND}
 )
 
 
 def has_no_place(error: BaseException) -> bool:
-    """True if a member that was ended by ``error`` has no place in the group, so that there is nothing to leave."""
+    """Return True if a member that ``error`` ended has no place in the group that it could leave."""
     return isinstance(error, UnsupportedBrokerError) or getattr(error, "ERROR_CODE", None) in _NO_PLACE
 
 
-class Asking(Protocol):
-    """The settings that the member has sent to the coordinator."""
+def refusal(
+    code: int, config: MembershipConfig, offered: Sequence[str] = (), message: str | None = None
+) -> ProtocolClientError:
+    """Return the error of ``code``, with the group, the refused value and the remedy in its text.
 
-    @property
-    def group_id(self) -> str:
-        """The group's name."""
-
-    @property
-    def session_timeout_ms(self) -> int:
-        """In milliseconds."""
-
-    @property
-    def group_instance_id(self) -> str | None:
-        """The name of a static member."""
-
-
-def refusal(code: int, asking: Asking, offered: Sequence[str] = (), message: str | None = None) -> ProtocolClientError:
-    """The error of ``code``, with the group, the value that is refused and the remedy in its text.
-
-    ``offered`` are the assignors that this member offers, ``message`` is what the broker says itself.
+    ``offered``: the assignors that this member offers. ``message``: the broker's own text.
     """
-    group, text = asking.group_id, _text(code, asking, offered)
+    text = _text(code, config, offered)
     if text is None:
         return error_for_code(code, message)
     said = f". The broker says: {message}" if message else ""
-    return error_for_code(code, f"group {group!r}: {text}{said}")
+    return error_for_code(code, f"group {config.group_id!r}: {text}{said}")
 
 
-def _text(code: int, asking: Asking, offered: Sequence[str]) -> str | None:
-    instance = f"group_instance_id={asking.group_instance_id!r}"
+def _text(code: int, config: MembershipConfig, offered: Sequence[str]) -> str | None:
+    instance = f"group_instance_id={config.group_instance_id!r}"
     names = ", ".join(map(repr, offered))
     return {
         codes.INCONSISTENT_GROUP_PROTOCOL: (
@@ -79,7 +63,7 @@ def _text(code: int, asking: Asking, offered: Sequence[str]) -> str | None:
         ),
         codes.INVALID_GROUP_ID: "the broker does not accept the name of the group",
         codes.INVALID_SESSION_TIMEOUT: (
-            f"session_timeout_ms={asking.session_timeout_ms} is out of the range that the broker allows "
+            f"session_timeout_ms={config.session_timeout_ms} is out of the range that the broker allows "
             "(group.min.session.timeout.ms to group.max.session.timeout.ms there: 6000 to 1800000 by default)"
         ),
         codes.TOPIC_AUTHORIZATION_FAILED: (
@@ -88,7 +72,7 @@ def _text(code: int, asking: Asking, offered: Sequence[str]) -> str | None:
         ),
         codes.GROUP_AUTHORIZATION_FAILED: (
             "not authorized for the group: the user needs an ACL that allows the operation Read on it "
-            f"(kafka-acls --add --allow-principal User:NAME --operation Read --group {asking.group_id})"
+            f"(kafka-acls --add --allow-principal User:NAME --operation Read --group {config.group_id})"
         ),
         codes.GROUP_MAX_SIZE_REACHED: "the group has as many members as the broker allows (group.max.size there)",
         codes.FENCED_INSTANCE_ID: (f"another member has taken over {instance}: give each member an id of its own"),

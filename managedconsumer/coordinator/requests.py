@@ -11,9 +11,9 @@ from managedconsumer.wire.protocol import schemas
 
 RequestParts = tuple[schemas.Api, Mapping[str, Any], float]
 
-# The broker answers a join when the slowest member came or its time is up; we wait this much longer (ms).
+# How much longer (ms) than the rebalance timeout we wait for the response to a join.
 _JOIN_GRACE_MS = 5000
-# Leaving is a courtesy: nobody waits longer (ms) for a broker that does not answer it.
+# The longest wait (ms) for the response to a leave.
 _LEAVE_TIMEOUT_MS = 2000
 # Kafka cuts the reason of a join or leave at this length (KIP-800).
 _REASON_LENGTH = 255
@@ -22,7 +22,11 @@ _REASON_LENGTH = 255
 class MembershipConfig(NamedTuple):
     """The settings that a member sends to the coordinator; times in milliseconds.
 
-    ``static_leaves``: a static member that ends sends a LeaveGroup, too, instead of keeping its place for its return.
+    ``static_leaves``: a static member that ends leaves the group, too, instead of keeping its place for its return.
+
+    For KIP-848 only: ``rack``, ``server_assignor``; ``topic_regex``: the subscribed pattern in RE2's syntax, by which
+    the broker finds topics (from version 1 of the heartbeat on); ``yields``: a classic group that the broker does not
+    convert ends the membership (otherwise the join is tried again).
     """
 
     group_id: str
@@ -35,10 +39,14 @@ class MembershipConfig(NamedTuple):
     retry_backoff_max_ms: int = 2000
     group_instance_id: str | None = None
     static_leaves: bool = False
+    rack: str | None = None
+    server_assignor: str | None = None
+    topic_regex: str | None = None
+    yields: bool = False
 
     @property
     def keeps_place(self) -> bool:
-        """True if the group keeps the member's place when it ends (KIP-345)."""
+        """True if the group keeps the member's place when the member ends (KIP-345)."""
         return self.group_instance_id is not None and not self.static_leaves
 
 
@@ -50,12 +58,13 @@ def _identity(config: MembershipConfig, generation: Generation) -> dict[str, Any
     }
 
 
-def _within_session(config: MembershipConfig) -> float:
+def within_session(config: MembershipConfig) -> float:
+    """For how long (seconds) to wait for a response that is of no use after the session."""
     return min(config.request_timeout_ms, config.session_timeout_ms) / 1000.0
 
 
 def longest_join(config: MembershipConfig) -> float:
-    """For how long (seconds) a coordinator may let a member wait in its joins or syncs, however often they are sent."""
+    """Return how long (seconds) a coordinator may let a member wait in its joins or syncs, with repeated ones."""
     return (max(config.request_timeout_ms, config.rebalance_timeout_ms) + _JOIN_GRACE_MS) / 1000.0
 
 
@@ -64,7 +73,7 @@ _WHY_NO_ANSWER = {
     "up to rebalance_timeout_ms, for one that has gone without leaving (kill -9, a machine that was lost) until its "
     "session is over, which takes up to {session:g} s where its session_timeout_ms is ours. A lower session_timeout_ms "
     "makes that shorter. With a group_instance_id a process that is started again takes its own place at once",
-    schemas.SYNC_GROUP.name: "the coordinator waits until the group's leader has shared the partitions out",
+    schemas.SYNC_GROUP.name: "the coordinator waits until the group's leader has assigned the partitions",
 }
 #: Why a KIP-848 member may be without partitions.
 NOTHING_YET = (
@@ -76,10 +85,7 @@ NOTHING_YET = (
 
 
 def waiting_text(api: str, session: float) -> str:
-    """Say why the request ``api`` may have had no answer for a while.
-
-    ``session``: the member's own (seconds), which the others mostly have, too.
-    """
+    """Say why the request ``api`` may have had no response for a while. ``session``: the member's timeout (seconds)."""
     why = _WHY_NO_ANSWER.get(api, "the coordinator is silent").format(session=session)
     return f"{api} has had no answer for some seconds: {why}"
 
@@ -87,10 +93,9 @@ def waiting_text(api: str, session: float) -> str:
 def join(
     config: MembershipConfig, generation: Generation, protocols: Sequence[tuple[str, bytes]], reason: str | None
 ) -> RequestParts:
-    """JoinGroup: answered when every known member has come or the rebalance timeout is over.
+    """JoinGroup: its response comes when every known member has joined or the rebalance timeout is over.
 
-    No request waits that long, because a dead connection and a slow group look the same. A repeated join replaces
-    the one before it.
+    No request waits that long: a dead connection and a slow group look the same. A repeated join replaces the first.
     """
     body = {
         **_identity(config, generation),
@@ -100,11 +105,11 @@ def join(
         "protocols": [{"name": name, "metadata": metadata} for name, metadata in protocols],
         "reason": (reason or "rejoin")[:_REASON_LENGTH],
     }
-    return schemas.JOIN_GROUP, body, _within_session(config)
+    return schemas.JOIN_GROUP, body, within_session(config)
 
 
 def members_in(response: Mapping[str, Any]) -> list[GroupMemberInfo]:
-    """The members that a JoinGroup's answer tells the leader of; none for a follower."""
+    """Return the members in a JoinGroup response; a follower's has none."""
     return [
         GroupMemberInfo(each["member_id"], each.get("group_instance_id"), bytes(each["metadata"]))
         for each in response["members"]
@@ -112,7 +117,7 @@ def members_in(response: Mapping[str, Any]) -> list[GroupMemberInfo]:
 
 
 def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[str, bytes]) -> RequestParts:
-    """SyncGroup: with everybody's assignment from the leader, empty from the others; repeated as a join is."""
+    """SyncGroup: with all assignments from the leader, empty from the others; repeated as a join is."""
     body = {
         **_identity(config, generation),
         "generation_id": generation.id,
@@ -120,13 +125,13 @@ def sync(config: MembershipConfig, generation: Generation, assignments: Mapping[
         "protocol_name": generation.protocol,
         "assignments": [{"member_id": member, "assignment": blob} for member, blob in assignments.items()],
     }
-    return schemas.SYNC_GROUP, body, _within_session(config)
+    return schemas.SYNC_GROUP, body, within_session(config)
 
 
 def heartbeat(config: MembershipConfig, generation: Generation) -> RequestParts:
-    """Heartbeat: an answer later than the session lasts is of no use, so nobody waits longer for it."""
+    """Heartbeat: a response after the session's end is of no use."""
     body = {**_identity(config, generation), "generation_id": generation.id}
-    return schemas.HEARTBEAT, body, _within_session(config)
+    return schemas.HEARTBEAT, body, within_session(config)
 
 
 def leave(config: MembershipConfig, generation: Generation, reason: str) -> RequestParts:

@@ -249,26 +249,26 @@ class QueryMember:
         match step:
             case handover.Commit():
                 self.commit()
-            case handover.Tell():
+            case handover.CallListener():
                 step.begin()
                 self._tell(step)
             case handover.Drop():
                 self._drop(step.partitions)
             case handover.TakeOver():
                 self._place(step)
-            case handover.HandOut():
+            case handover.Deliver():
                 self._log.taken_over()
-            case handover.Look():
+            case handover.RefreshMetadata():
                 return self._look(step.topics)
             case handover.Describe():
                 return self.member.describe_group()
-            case handover.Note():
+            case handover.Record():
                 self._log.note(step.kind, step.generation, step.partitions, step.reason)
-            case handover.Trouble():
+            case handover.LogProblem():
                 self._log.troubles.note(GROUP, step.text)
         return None
 
-    def _tell(self, step: handover.Tell) -> None:
+    def _tell(self, step: handover.CallListener) -> None:
         """Call the listener; its assigned-callback may say where partitions are read from."""
         if self._listener is None:
             return

@@ -8,7 +8,7 @@ from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.coordinator import assignors
 from managedconsumer.coordinator.membership import Membership
-from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.runtime.waiting.handlers import Handler
@@ -67,12 +67,8 @@ class How(NamedTuple):
         """A machine for one life of a member."""
         if self.protocol != CONSUMER:
             return Membership(config, protocols, handler.random, handler.now)
-        asked = ConsumerGroupConfig(
-            config.group_id,
-            config.session_timeout_ms,
-            config.rebalance_timeout_ms,
-            group_instance_id=config.group_instance_id,
+        config = config._replace(
             rack=options.kafka.get("client.rack") or None,
             server_assignor=options.kafka.get("group.remote.assignor") or None,
         )
-        return ConsumerGroupMembership(asked, topics, handler.random, handler.now, handler.new_id)
+        return ConsumerGroupMembership(config, topics, handler.random, handler.now, handler.new_id)

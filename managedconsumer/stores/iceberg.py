@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any, Iterable, Mapping
 
-from managedconsumer.compat.naming import is_legal
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.stores.rows import Row
 from managedconsumer.stores.versioned import Rows, Tables, VersionedStore, need
 from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_input import is_legal
 
 # SQLAlchemy's for a catalog in a database, and pyiceberg's for one behind HTTP.
 _PASSING = {

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import serialization
 from managedconsumer import KafkaClient
 from managedconsumer import errors as err
 from managedconsumer.compat.accept import accept_cluster
-from managedconsumer.compat.objects import SslConfig
+from managedconsumer.compat.tls import SslConfig
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record

@@ -176,7 +176,7 @@ def test_partitions_that_do_not_exist_are_refused() -> None:
 def test_partitions_given_to_nobody_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     (assignor,) = accept_assignors(custom(lambda *_: []))
     assert shares(assignor, snapshot(1, clicks=2), members(a=["clicks"])) == {"a": []}
-    assert "gave partitions [0, 1] of topic clicks to nobody" in caplog.text
+    assert "assigned partitions [0, 1] of topic clicks to no member" in caplog.text
 
 
 def test_what_it_raises_passes_through() -> None:

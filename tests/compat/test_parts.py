@@ -8,8 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.compat.objects import Broker, Partition, Topic
-from managedconsumer.compat.parts import timestamp_of
+from managedconsumer.compat.parts import Broker, Partition, Topic, timestamp_of
 from managedconsumer.structs import BrokerInfo, TopicPartition
 from tests.compat.views import FakeView, partition, snapshot
 

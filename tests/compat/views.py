@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from managedconsumer.compat.view import View
+from managedconsumer.compat.parts import View
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
 
 

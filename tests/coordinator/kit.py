@@ -6,7 +6,7 @@ from typing import Any, Iterable
 
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
-from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import Generation
@@ -114,7 +114,7 @@ class Modern:
         self.topics = ["t"]
         self._ids = iter(range(1, 100))
         self.machine = ConsumerGroupMembership(
-            ConsumerGroupConfig("g", **config),
+            MembershipConfig("g", **config),
             lambda: self.topics,
             lambda: 0.5,
             self.time,

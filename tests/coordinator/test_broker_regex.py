@@ -61,9 +61,9 @@ def test_flags() -> None:
     ("text", "said"),
     [
         ("orders", "orders"),
-        ("_-a~", r"_-a\~"),
-        ("a\\.b\x7f", "a\\.b\\\x7f"),
-        (" \x1f\x00", r"\ \x1f\x00"),
+        ("_-a~", r"_\x2da\x7e"),
+        ("a\\.b\x7f", r"a\x2eb\x7f"),
+        (" \x1f\x00", r"\x20\x1f\x00"),
         ("[a_Z0-]", r"[a_Z0\x2d]"),
         ("[\x7f ~-]", r"[\x7f\x20\x7e\x2d]"),
         ("[^a-c]", "[^a-c]"),

@@ -324,7 +324,7 @@ def test_one_that_is_given_up_says_that_there_was_no_time() -> None:
     case = Case(EXPLICIT)
     case.request()
     case.commit.give_up()
-    assert str(case.commit.result.problem) == str(err.RequestTimedOut("there was no time left for it"))
+    assert str(case.commit.result.problem) == str(err.RequestTimedOut("the time for the commit was over"))
     assert case.commit.next_deadline(case.now) is None
 
 
@@ -339,10 +339,10 @@ def test_one_that_is_given_up_after_a_failure_says_what_that_was() -> None:
 
 def test_what_nobody_has_tried_says_that_there_was_no_time() -> None:
     result = committing.Result(left=dict(BOTH))
-    assert str(result.error) == str(err.RequestTimedOut("there was no time left for it"))
+    assert str(result.error) == str(err.RequestTimedOut("the time for the commit was over"))
     failure = committing.failure("g", BOTH, result)
     assert failure is not None
-    assert "there was no time left for it" in str(failure)
+    assert "the time for the commit was over" in str(failure)
     assert committing.Result().error is None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
-from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.requests import MembershipConfig
 
 TOPIC = bytes(range(16))
@@ -85,9 +85,7 @@ def test_a_follow_up_rebalance_is_gone_through() -> None:
 
 def test_a_kip_848_member_goes_on_to_the_epoch_that_it_was_told() -> None:
     now = [100.0]
-    machine = ConsumerGroupMembership(
-        ConsumerGroupConfig("g"), lambda: ["t"], lambda: 0.5, lambda: now[0], lambda: "me"
-    )
+    machine = ConsumerGroupMembership(MembershipConfig("g"), lambda: ["t"], lambda: 0.5, lambda: now[0], lambda: "me")
     machine.poll()
     machine.prepared(False)
 

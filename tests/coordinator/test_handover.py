@@ -92,7 +92,7 @@ class Member:
 
     def do(self, step: ho.Step) -> Any:
         hook = self.on.get(type(step))
-        if isinstance(step, ho.Tell):
+        if isinstance(step, ho.CallListener):
             self.did.append(f"{step.method.removeprefix('on_partitions_')} {_short(step.partitions)}")
             if step.generation is not None and not self.current(step.generation):
                 return False
@@ -104,14 +104,14 @@ class Member:
         elif isinstance(step, ho.Drop):
             self.did.append(f"drop {_short(step.partitions)}")
             self.assigned -= set(step.partitions)
-        elif isinstance(step, ho.HandOut):
+        elif isinstance(step, ho.Deliver):
             self.did.append(f"hand out {_short(step.share)}")
-        elif isinstance(step, (ho.Hold, ho.Commit)):
+        elif isinstance(step, (ho.Suspend, ho.Commit)):
             self.did.append(f"{type(step).__name__.lower()} {_short(step.partitions)}")
-        elif isinstance(step, ho.Look):
+        elif isinstance(step, ho.RefreshMetadata):
             self.did.append(f"look {sorted(step.topics) if step.topics is not None else 'at all'}")
             return self.known if hook is None else hook(self)
-        elif isinstance(step, (ho.Describe, ho.Trouble)):
+        elif isinstance(step, (ho.Describe, ho.LogProblem)):
             self.did.append(type(step).__name__.lower())
         return None if hook is None else hook(self)
 
@@ -169,7 +169,7 @@ def _fail(error: BaseException) -> Callable[[Member], Any]:
 def test_what_an_eager_consumer_gives_up_is_kept_until_the_next_share_is_known() -> None:
     member = Member(CONSUMER)
     member.take(T0, T1)
-    assert member.prepare() == (False, ["hold t0,t1", "commit t0,t1", "revoked t0,t1", "commit t0,t1"])
+    assert member.prepare() == (False, ["suspend t0,t1", "commit t0,t1", "revoked t0,t1", "commit t0,t1"])
     assert member.take(T0, T2) == (
         None,
         ["drop t1", "take over t0,t2 fresh t0,t2", "assigned t0,t2", "hand out t0,t2"],
@@ -179,7 +179,7 @@ def test_what_an_eager_consumer_gives_up_is_kept_until_the_next_share_is_known()
 def test_others_drop_it_before_the_join() -> None:
     member = Member(PLAIN)
     member.take(T0, T1)
-    assert member.prepare() == (False, ["hold t0,t1", "commit t0,t1", "revoked t0,t1", "drop t0,t1"])
+    assert member.prepare() == (False, ["suspend t0,t1", "commit t0,t1", "revoked t0,t1", "drop t0,t1"])
     assert member.take(T0)[1] == ["take over t0 fresh t0", "assigned t0", "hand out t0"]
 
 
@@ -202,14 +202,14 @@ def test_under_an_eager_assignor_each_round_is_told_even_without_partitions(rule
 def test_before_the_first_join_nobody_is_told_and_nothing_committed(rules: Rules) -> None:
     member = Member(rules)
     member.generation = NO_GENERATION
-    assert member.prepare() == (False, ["hold -"])
+    assert member.prepare() == (False, ["suspend -"])
 
 
 @BOTH
 def test_a_membership_that_is_lost_while_messages_are_waited_for_is_told_as_lost(rules: Rules) -> None:
     member = Member(rules)
     member.take(T0)
-    member.on[ho.Hold] = _lose
+    member.on[ho.Suspend] = _lose
     member.prepare()
     assert not any(line.startswith(("commit", "revoked")) for line in member.did)
     assert member.over.announced == [T0]
@@ -228,7 +228,7 @@ def test_a_cooperative_member_gives_up_what_moves_and_asks_for_another_round(rul
     again, did = member.take(T1, T2)
     assert again == "gave up 1 partitions"
     after = ["commit t0"] if rules.commits_after_callback else []
-    given = ["hold t0", "commit t0", "revoked t0", *after, "drop t0"]
+    given = ["suspend t0", "commit t0", "revoked t0", *after, "drop t0"]
     assert did == [*given, "take over t1,t2 fresh t2", "assigned t2", "hand out t1,t2"]
     assert member.take(T1, T2)[0] is None, "nothing was given up: no further round"
 
@@ -309,15 +309,15 @@ def test_after_a_loss_nothing_is_ours() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("step", [ho.TakeOver, ho.Tell])
+@pytest.mark.parametrize("step", [ho.TakeOver, ho.CallListener])
 def test_a_membership_that_is_lost_meanwhile_hands_nothing_out(rules: Rules, step: type) -> None:
     member = Member(rules)
     member.on[step] = _lose
-    member.on[ho.HandOut] = lambda member: member.joined()
+    member.on[ho.Deliver] = lambda member: member.joined()
     result, did = member.take(T0)
     assert result is None
-    assert (did[-1] == "hand out t0") == (step is ho.Tell)
-    assert member.over.announced == ([T0] if step is ho.Tell else [])
+    assert (did[-1] == "hand out t0") == (step is ho.CallListener)
+    assert member.over.announced == ([T0] if step is ho.CallListener else [])
 
 
 @BOTH
@@ -326,7 +326,7 @@ def test_positions_that_cannot_be_had_yet_ask_for_another_rebalance(rules: Rules
     member.on[ho.TakeOver] = _fail(err.NoBrokersAvailableError("none"))
     assert member.take(T0) == (
         "committed offsets could not be fetched",
-        ["take over t0 fresh t0", "trouble"],
+        ["take over t0 fresh t0", "logproblem"],
     )
     assert member.over.announced == []
     member.on[ho.TakeOver] = lambda member: member.assigned.add(T0)
@@ -356,7 +356,7 @@ def test_an_error_of_a_generation_that_is_over_is_of_no_interest() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("step", [ho.Hold, ho.Commit])
+@pytest.mark.parametrize("step", [ho.Suspend, ho.Commit])
 @pytest.mark.parametrize("cooperative", [False, True])
 def test_what_a_stop_interrupts_is_committed_and_told_by_the_stop(rules: Rules, step: type, cooperative: bool) -> None:
     """Partitions that were to be given up, and were not: nobody may start them where nothing is committed."""
@@ -369,7 +369,7 @@ def test_what_a_stop_interrupts_is_committed_and_told_by_the_stop(rules: Rules, 
         result, did = member.prepare()
     assert not result
     assert not any(line.startswith(("drop", "revoked", "take over")) for line in did)
-    assert member.run(member.over.leave(member.generation))[1] == ["hold t0,t1", "commit t0,t1", "revoked t0,t1"]
+    assert member.run(member.over.leave(member.generation))[1] == ["suspend t0,t1", "commit t0,t1", "revoked t0,t1"]
 
 
 # -- what the listener raises ----------------------------------------------------------------------------------
@@ -380,7 +380,7 @@ def test_what_a_stop_interrupts_is_committed_and_told_by_the_stop(rules: Rules, 
 def test_what_was_given_up_is_dropped_even_if_the_listener_raises(rules: Rules, cooperative: bool) -> None:
     member = Member(rules, cooperative=cooperative)
     member.take(T0, T1)
-    member.on[ho.Tell] = _fail(ZeroDivisionError())
+    member.on[ho.CallListener] = _fail(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         if cooperative:
             member.take(T1)
@@ -395,7 +395,7 @@ def test_what_was_given_up_is_dropped_even_if_the_listener_raises(rules: Rules, 
 def test_a_lost_share_is_dropped_even_if_the_listener_raises(rules: Rules) -> None:
     member = Member(rules)
     member.take(T0)
-    member.on[ho.Tell] = _fail(ZeroDivisionError())
+    member.on[ho.CallListener] = _fail(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         member.lose()
     assert member.did == ["lost t0", "drop t0"]
@@ -407,12 +407,12 @@ def test_a_loss_that_nobody_came_to_hear_of_is_left_to_the_stop() -> None:
     event = ev.MembershipLost("a test", None, member.generation)
 
     def nobody_comes(step: ho.Step) -> Any:
-        return False if isinstance(step, ho.Tell) else member.do(step)
+        return False if isinstance(step, ho.CallListener) else member.do(step)
 
     carry_out(member.over.lost(event), nobody_comes)
     assert member.assigned == {T0}
     member.generation = NO_GENERATION
-    assert member.run(member.over.leave(NO_GENERATION))[1] == ["hold t0", "commit t0", "lost t0"]
+    assert member.run(member.over.leave(NO_GENERATION))[1] == ["suspend t0", "commit t0", "lost t0"]
 
 
 # -- the end ---------------------------------------------------------------------------------------------------
@@ -422,8 +422,8 @@ def test_a_loss_that_nobody_came_to_hear_of_is_left_to_the_stop() -> None:
 def test_who_goes_commits_and_tells(rules: Rules) -> None:
     member = Member(rules)
     member.take(T0)
-    assert member.run(member.over.leave(member.generation))[1] == ["hold t0", "commit t0", "revoked t0"]
-    assert member.run(member.over.leave(member.generation, commit=False))[1] == ["hold t0"], "once"
+    assert member.run(member.over.leave(member.generation))[1] == ["suspend t0", "commit t0", "revoked t0"]
+    assert member.run(member.over.leave(member.generation, commit=False))[1] == ["suspend t0"], "once"
 
 
 def test_a_stop_that_learns_by_its_commit_that_the_membership_is_lost_tells_so() -> None:
@@ -476,7 +476,7 @@ def test_a_static_leader_that_is_back_in_time_changes_nothing(rules: Rules) -> N
     assert member.take(T0, is_leader=True)[0] is None
 
 
-NOT_KNOWN = "it is not known what the group has shared out"
+NOT_KNOWN = "the partitions that the group has assigned are not known"
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ def test_who_was_expelled_leads_no_more() -> None:
 
 def test_an_election_whose_generation_ends_meanwhile_decides_nothing() -> None:
     member = Member()
-    member.on[ho.Look] = lambda _member: None
+    member.on[ho.RefreshMetadata] = lambda _member: None
     assert member.elect() == {}
     member.known = metadata(t=4)
     assert member.over.outgrown() is None
@@ -586,7 +586,7 @@ class Listening(Member):
     owned: set[TopicPartition]
 
     def do(self, step: ho.Step) -> Any:
-        if isinstance(step, ho.Tell) and not (step.generation and not self.current(step.generation)):
+        if isinstance(step, ho.CallListener) and not (step.generation and not self.current(step.generation)):
             told = set(step.partitions)
             if step.method == ho.ASSIGNED:
                 assert not told & self.owned, "assigned twice"
@@ -594,7 +594,7 @@ class Listening(Member):
             else:
                 assert told <= self.owned, "never assigned"
                 self.owned -= told
-        if isinstance(step, ho.HandOut):
+        if isinstance(step, ho.Deliver):
             assert set(step.share) <= self.owned, "handed out before it was told"
         if isinstance(step, ho.Commit):
             assert self.joined(), "committed by a member that is out"
@@ -609,11 +609,11 @@ def test_whatever_happens_each_partition_is_told_in_turns(rules: Rules, kind: st
         member = Listening(rules, cooperative=kind == "cooperative", incremental=kind == "incremental")
         member.owned = set()
         for _ in range(12):
-            for step in (ho.Hold, ho.TakeOver, ho.Tell):
+            for step in (ho.Suspend, ho.TakeOver, ho.CallListener):
                 member.on.pop(step, None)
             if chance.random() < 0.2:
-                member.on[chance.choice([ho.Hold, ho.TakeOver, ho.Tell])] = _lose
-            member.on[ho.HandOut] = lambda member: member.joined()
+                member.on[chance.choice([ho.Suspend, ho.TakeOver, ho.CallListener])] = _lose
+            member.on[ho.Deliver] = lambda member: member.joined()
             if chance.random() < 0.1 and member.assigned:
                 member.assigned.discard(chance.choice(sorted(member.assigned)))  # its topic is deleted
             if member.generation.id < 0:

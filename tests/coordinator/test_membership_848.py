@@ -8,7 +8,8 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
-from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
+from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import MemberState
 
 TOPIC = bytes(range(16))
@@ -30,7 +31,7 @@ class Life:
 
     def __init__(self, **options: Any) -> None:
         self.now = 100.0
-        config = ConsumerGroupConfig("g", **options)
+        config = MembershipConfig("g", **options)
         self.machine = ConsumerGroupMembership(config, lambda: ["t"], lambda: 0.5, lambda: self.now, lambda: "me")
         self.events: list[ev.Event] = []
 

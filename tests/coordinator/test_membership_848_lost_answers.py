@@ -7,7 +7,8 @@ from typing import Any
 from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.events import Request
-from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
+from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import MemberState
 
 TOPIC = b"t" * 16
@@ -22,7 +23,7 @@ class Life:
 
     def __init__(self) -> None:
         self.now = 100.0
-        config = ConsumerGroupConfig("g", rebalance_timeout_ms=7000)
+        config = MembershipConfig("g", rebalance_timeout_ms=7000)
         self.machine = ConsumerGroupMembership(config, lambda: ["t"], lambda: 0.5, lambda: self.now, lambda: "me")
         self.assigned: list[Any] = []
 

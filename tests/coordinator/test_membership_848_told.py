@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
+from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import NO_GENERATION, Generation
 from tests.coordinator.kit import TOPIC, Modern, S, told
@@ -381,7 +382,7 @@ def test_members_choose_different_ids() -> None:
     handler = ThreadingHandler()
     for _ in range(3):
         machine = ConsumerGroupMembership(
-            ConsumerGroupConfig("g"), lambda: ["t"], handler.random, handler.now, handler.new_id
+            MembershipConfig("g"), lambda: ["t"], handler.random, handler.now, handler.new_id
         )
         machine.poll()
         machine.prepared(False)

@@ -173,7 +173,7 @@ def test_how_long_a_group_may_let_a_member_wait(request_ms: int, rebalance_ms: i
     ("api", "begin", "end"),
     [
         ("JoinGroup", "the coordinator waits until the group's other members", "takes its own place at once"),
-        ("SyncGroup", "the coordinator waits until the group's leader has shared", "the partitions out"),
+        ("SyncGroup", "the coordinator waits until the group's leader has", "assigned the partitions"),
         ("LeaveGroup", "the coordinator is", "silent"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.membership import Membership
-from managedconsumer.coordinator.membership_848 import ConsumerGroupConfig, ConsumerGroupMembership
+from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.refusals import FATAL, FATAL_848, refusal
 from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import MemberState
@@ -23,7 +23,7 @@ def _classic() -> Membership:
 
 
 def _modern() -> ConsumerGroupMembership:
-    config = ConsumerGroupConfig("billing", server_assignor="uniform", group_instance_id="till-1")
+    config = MembershipConfig("billing", server_assignor="uniform", group_instance_id="till-1")
     return ConsumerGroupMembership(config, lambda: ["t"], lambda: 0.5, lambda: 100.0, lambda: "me")
 
 

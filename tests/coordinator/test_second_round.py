@@ -42,7 +42,7 @@ def test_after_a_session_without_it() -> None:
         rig.beat()
         assert rig.machine.rejoin_reason is None
     rig.beat()
-    assert rig.machine.rejoin_reason == "partitions that were to change hands belong to nobody"
+    assert rig.machine.rejoin_reason == "partitions that were to move have no owner"
 
 
 def test_somebody_else_begins_it() -> None:

@@ -295,16 +295,9 @@ GROUP = [
     ),
     Mutant(
         "a fail-over: NOT_COORDINATOR makes a session longer",
-        "managedconsumer/coordinator/membership.py",
-        "            if code == codes.COORDINATOR_LOAD_IN_PROGRESS:\n",
-        "            if code in codes.COORDINATOR_CHANGES:\n",
-        ("tests/simulation/test_fail_over.py",),
-    ),
-    Mutant(
-        "a fail-over, KIP-848: NOT_COORDINATOR makes a session longer",
-        "managedconsumer/coordinator/membership_848.py",
-        "            if code == codes.COORDINATOR_LOAD_IN_PROGRESS:\n",
-        "            if code in codes.COORDINATOR_CHANGES:\n",
+        "managedconsumer/coordinator/machine.py",
+        "        if error.code == codes.COORDINATOR_LOAD_IN_PROGRESS:\n",
+        "        if error.code in codes.COORDINATOR_CHANGES:\n",
         ("tests/simulation/test_fail_over.py",),
     ),
     Mutant(
@@ -324,9 +317,9 @@ GROUP = [
     Mutant(
         "a sync without an answer makes the group rebalance again",
         "managedconsumer/coordinator/membership.py",
-        "            elif not self._join_patience.lasts(error, request.timeout, now):\n",
-        "            elif self.state is not _S.PREPARING_REBALANCE or not "
-        "self._join_patience.lasts(error, request.timeout, now):\n",
+        "        elif not self._join_timeout.lasts(error, request.timeout, now):\n",
+        "        elif self.state is not _S.PREPARING_REBALANCE or not "
+        "self._join_timeout.lasts(error, request.timeout, now):\n",
         ("tests/coordinator/test_membership.py",),
     ),
     Mutant(
@@ -339,14 +332,14 @@ GROUP = [
     Mutant(
         "a cooperative leader waits for ever for the second round",
         "managedconsumer/coordinator/second_round.py",
-        "        self._due_at = now + self._patience if self._kept_back else None\n",
+        "        self._due_at = now + self._session if self._kept_back else None\n",
         "        self._due_at = None\n",
         ("tests/coordinator/test_second_round.py",),
         _MANY,
     ),
     Mutant(
         "the answer to an old heartbeat counts",
-        "managedconsumer/coordinator/membership.py",
+        "managedconsumer/coordinator/machine.py",
         "if request.generation == self.generation:\n                self._on_heartbeat",
         "if True:\n                self._on_heartbeat",
         ("tests/coordinator/test_membership.py",),
@@ -581,7 +574,7 @@ FETCH = [
     Mutant(
         "what a stop finds half given up is dropped without a commit",
         "managedconsumer/coordinator/handover.py",
-        "        if generation.joined and not self._holder.current(generation):\n            return\n",
+        "        if generation.joined and not self._member.current(generation):\n            return\n",
         "",
         ("tests/coordinator/test_handover.py",),
         _SOME,
@@ -589,7 +582,7 @@ FETCH = [
     Mutant(
         "KIP-814: a static leader without a description of its group is content",
         "managedconsumer/coordinator/handover.py",
-        '        return "it is not known what the group has shared out"',
+        '        return "the partitions that the group has assigned are not known"',
         "        return None",
         ("tests/coordinator/test_handover.py",),
         _SOME,

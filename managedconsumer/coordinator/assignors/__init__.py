@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     )
     from managedconsumer.coordinator.assignors.sticky import StickyPartitionAssignor as StickyPartitionAssignor
 
-_HOMES = {
-    "AbstractPartitionAssignor": "abstract",
-    "Assignor": "abstract",
-    "RebalanceProtocol": "abstract",
-    "RangePartitionAssignor": "range",
-    "RoundRobinPartitionAssignor": "roundrobin",
-    "StickyPartitionAssignor": "sticky",
-    "CooperativeStickyPartitionAssignor": "cooperative_sticky",
+_NAMES = {
+    "abstract": "AbstractPartitionAssignor Assignor RebalanceProtocol",
+    "cooperative_sticky": "CooperativeStickyPartitionAssignor",
+    "range": "RangePartitionAssignor",
+    "roundrobin": "RoundRobinPartitionAssignor",
+    "sticky": "StickyPartitionAssignor",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = sorted(_HOMES)
 

@@ -1,11 +1,11 @@
-"""The order in which Java walks its hash tables.
+"""The order in which Java iterates over its hash tables.
 
-Java's sticky assignors walk HashMaps of member ids and HashSets of partitions at a few points where any order is as
-good as any other.  Choosing the same one makes our answers equal to Java's, so that a group's partitions stay where
-they are when the lead passes between a Java member and one of ours, and so that recorded Java answers test ours.
+Java's sticky assignors iterate over HashMaps of member ids and HashSets of partitions where any order would do. With
+the same order our assignments equal Java's: partitions stay where they are when the leader changes between a Java
+member and one of ours, and recorded Java assignments test ours.
 
-Not modelled: Java turns a bucket with more than 8 keys into a tree.  At the default load that needs hashes that collide
-by chance with a probability below one in a million; then another order, just as valid, results.
+Not modelled: Java turns a bucket with more than 8 keys into a tree (by chance below one in a million at the default
+load); then another valid order results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CAPACITY = 16  # of an empty java.util.HashMap; doubled when it is more than th
 
 
 def string_hash(text: str) -> int:
-    """``String.hashCode()`` as an unsigned number."""
+    """Return ``String.hashCode()`` as an unsigned number."""
     units = java_order(text)
     value = 0
     for at in range(0, len(units), 2):
@@ -28,7 +28,7 @@ def string_hash(text: str) -> int:
 
 
 def partition_hash(tp: TopicPartition) -> int:
-    """``TopicPartition.hashCode()`` as an unsigned number."""
+    """Return ``TopicPartition.hashCode()`` as an unsigned number."""
     return (31 * (31 + tp.partition) + string_hash(tp.topic)) & 0xFFFFFFFF
 
 
@@ -44,14 +44,14 @@ def _bucket(value: int, capacity: int) -> int:
 
 
 def hash_map_order(keys: Iterable[str]) -> list[str]:
-    """Strings in the order of a HashMap into which they were put in the given order."""
+    """Return strings in the order of a HashMap into which they were put in the given order."""
     listed = list(keys)
     capacity = _capacity_for(len(listed))
     return sorted(listed, key=lambda key: _bucket(string_hash(key), capacity))
 
 
 class PartitionHashSet:
-    """As much of a ``HashSet<TopicPartition>`` as knows its first element.  Its table never shrinks."""
+    """A ``HashSet<TopicPartition>`` that knows its first element. Its table never shrinks."""
 
     __slots__ = ("_capacity", "_items")
 

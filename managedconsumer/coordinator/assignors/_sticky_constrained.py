@@ -1,7 +1,7 @@
 """Sticky assignment when all members subscribe to the same topics: linear in the number of partitions.
 
-Everybody gets ``low`` or ``low + 1`` partitions.  Members first keep what they own, up to that; the rest is then dealt,
-rack by rack first where racks matter.  Source: Kafka's ConstrainedAssignmentBuilder (KIP-441's algorithm, KIP-881).
+Each member gets ``low`` or ``low + 1`` partitions. Members keep what they own up to that; the rest is dealt round
+robin, to members in a partition's racks first. Source: Kafka's ConstrainedAssignmentBuilder (KIP-441, KIP-881).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from managedconsumer.structs import TopicPartition
 
 
 class ConstrainedAssignment:
-    """One run; :meth:`build` gives the shares, ``transferring`` then tells which of them others still own."""
+    """One run; :meth:`build` makes the assignment, ``transferring`` then has the partitions that others still own."""
 
     def __init__(self, group: StickyInput) -> None:
         self._group = group
         self._racks = group.racks
         self.shares: dict[str, list[TopicPartition]] = {member: [] for member in group.members}
-        #: Partitions that somebody has to give up before their new owner may start: {partition: new owner}.
+        #: ``{partition: new owner}`` where another member has to give the partition up first.
         self.transferring: dict[TopicPartition, str] = {}
         total = sum(len(numbers) for numbers in group.partitions.values())
         self._low, self._expected_over = divmod(total, len(group.members))
@@ -65,10 +65,10 @@ class ConstrainedAssignment:
     def _one_more_over(self) -> None:
         self._over += 1
         if self._over == self._expected_over:
-            self._at_low.clear()  # nobody else may get one more
+            self._at_low.clear()  # no other member may get one more
 
     def _deal_by_rack(self, left: list[TopicPartition]) -> list[TopicPartition]:
-        """Give partitions to members of their racks as far as the quotas allow; returns those that are left."""
+        """Give partitions to members in their racks as far as the quotas allow; return those that are left."""
         unmatched = []
         turn = 0
         for tp in left:

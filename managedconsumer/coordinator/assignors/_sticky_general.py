@@ -1,8 +1,8 @@
 """Sticky assignment when subscriptions differ.
 
-Members keep what they own and still subscribe to; the rest goes to members with least; then partitions move, one at a
-time, from members with more to members with less until no move helps.  A move that would undo an earlier one of the
-same topic is made with the partition of that earlier move, so that partitions do not swap owners for nothing (KIP-54).
+Members keep the partitions that they own and still subscribe to; the rest goes to members with the fewest. Then
+partitions move, one at a time, from members with more to members with fewer until no move helps. A move against an
+earlier one of the same topic moves that earlier partition back, so that partitions do not swap owners (KIP-54).
 Source: Kafka's GeneralAssignmentBuilder.
 """
 
@@ -20,7 +20,7 @@ Pair = tuple[str, str]
 
 
 class _Movements:
-    """Which partitions moved from whom to whom, so far."""
+    """The moves so far: partition, old owner, new owner."""
 
     def __init__(self) -> None:
         self._of_partition: dict[TopicPartition, Pair] = {}
@@ -41,14 +41,14 @@ class _Movements:
         self._of_topic[tp.topic].setdefault((source, target), PartitionHashSet()).add(tp)
 
     def instead_of(self, tp: TopicPartition, source: str, target: str) -> TopicPartition:
-        """The partition to move in place of ``tp``: one of its topic that had moved the other way, if there is one."""
+        """Return the partition to move in place of ``tp``: one of its topic that moved the other way, or ``tp``."""
         earlier = self._of_partition.get(tp)
         opposite = self._of_topic[tp.topic].get((target, earlier[0] if earlier else source))
         return opposite.first() if opposite else tp
 
 
 class GeneralAssignment:
-    """One run; :meth:`build` gives the shares."""
+    """One run; :meth:`build` makes the assignment."""
 
     def __init__(self, group: StickyInput) -> None:
         self._group = group
@@ -91,7 +91,7 @@ class GeneralAssignment:
         return self._shares
 
     def _keep_owned(self) -> bool:
-        """Let members keep what they own; True if something has to be taken away from somebody in any case."""
+        """Let members keep what they own; return True if a member has to lose a partition in any case."""
         revoked = False
         for member, owned in self._group.owned.items():
             for tp in owned:
@@ -132,7 +132,7 @@ class GeneralAssignment:
         return len(self._takers[topic]) >= 2
 
     def _set_fixed_members_aside(self) -> None:
-        """Members that have all they can get, of topics that nobody else wants, take no part in the balancing."""
+        """Do not balance members with all partitions they can get, of topics that only they subscribe to."""
         for member, topics in self._known.items():
             possible = sum(len(self._group.partitions[topic]) for topic in topics)
             if len(self._shares[member]) >= possible and not any(
@@ -141,7 +141,7 @@ class GeneralAssignment:
                 self._leave_order(member)
 
     def _balanced(self) -> bool:
-        """True if no partition can move to a member that has at least two fewer than its owner."""
+        """Return True if no partition can move to a member that has at least two fewer than its owner."""
         if self._order[0][0] >= self._order[-1][0] - 1:
             return True
         if self._is_balanced is None:
@@ -155,9 +155,9 @@ class GeneralAssignment:
         return self._is_balanced
 
     def _improve(self, partitions: list[TopicPartition]) -> bool:
-        """Move partitions while that helps; True if any moved."""
-        # Every move makes the sizes more even, except that a move may be made with another partition than the one it
-        # was decided for.  Java relies on this ending; a bound costs nothing.
+        """Move partitions while that improves the balance; return True if any moved."""
+        # Every move evens the sizes out, except one that :meth:`instead_of` makes with another partition. Java relies
+        # on an end; a bound costs nothing.
         moves_left = len(partitions) * len(self._order) + 1
         moved = False
         improved = True
@@ -177,7 +177,7 @@ class GeneralAssignment:
         """Return the better owner of the partition: its owner of one generation back, or the member with the fewest."""
         enough = len(self._shares[self._owner[tp]]) - 1
         previous = self._previous.get(tp)
-        # Java does not ask whether that member still subscribes to the topic.
+        # Java does not check that this member still subscribes to the topic.
         if previous in self._takers[tp.topic] and len(self._shares[previous]) < enough:
             return previous
         for size, _, member in self._order:

@@ -1,4 +1,4 @@
-"""The input of both sticky algorithms: current owners, members that claim too much, and racks.
+"""The input of both sticky algorithms: current owners and racks.
 
 Source: Kafka's AbstractStickyAssignor (KIP-54, KIP-341, KIP-792, KIP-881).
 """
@@ -25,7 +25,7 @@ NO_GENERATION = -1
 
 
 class Claim(NamedTuple):
-    """The partitions that a member claims, and in which generation (None: it does not say)."""
+    """The partitions that a member claims, and their generation (None: not given)."""
 
     partitions: Sequence[TopicPartition] = ()
     generation: int | None = None
@@ -35,7 +35,7 @@ ReadClaim = Callable[[ConsumerProtocolMemberMetadata], Claim]
 
 
 class Racks:
-    """Which members and partitions share a rack; empty, and without influence, where racks make no difference."""
+    """The racks of members and partitions; empty where they make no difference."""
 
     def __init__(self, cluster: TopicMetadata, members: Members, partitions: dict[str, list[int]]) -> None:
         of_member = member_racks(members)
@@ -48,22 +48,22 @@ class Racks:
         self._of_partition = of_partition if self.matter else {}
 
     def mismatch(self, member: str, tp: TopicPartition) -> bool:
-        """True if the member told its rack and no replica is in it."""
+        """Return True if the member's rack is known and has no replica."""
         rack = self._of_member.get(member)
         return rack is not None and rack not in self._of_partition.get(tp, ())
 
     def match(self, member: str, tp: TopicPartition) -> bool:
-        """True if the member told its rack and a replica is in it."""
+        """Return True if the member's rack is known and has a replica."""
         rack = self._of_member.get(member)
         return rack is not None and rack in self._of_partition.get(tp, ())
 
     def hardest_first(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Partitions with few members in their racks before those with many."""
+        """Return partitions with few members in their racks before those with many."""
         return sorted(partitions, key=lambda tp: self._nearby.get(tp, 0))
 
 
 class StickyInput:
-    """The group as the sticky algorithms see it; member ids in ``members`` and ``owned`` are in Java's order."""
+    """The group for the sticky algorithms; member ids in ``members`` and ``owned`` are in Java's order."""
 
     def __init__(self, cluster: TopicMetadata, members: Members, read_claim: ReadClaim) -> None:
         self.partitions = topic_partitions(cluster, members)
@@ -79,21 +79,20 @@ class StickyInput:
     def equal_subscriptions(self) -> bool:
         """True if all members subscribe to the same topics.
 
-        Java lets members without any topic pass here when its hash table happens to yield them first, and then gives
-        them partitions.
+        (If Java's hash table yields members without any topic first, Java counts them as equal and assigns to them.)
         """
         return len(set(self.topics.values())) == 1
 
     def exists(self, tp: TopicPartition) -> bool:
-        """True if somebody subscribes to it and the cluster has it."""
+        """Return True if a member subscribes to its topic and the cluster has it."""
         return tp.partition in self._numbers.get(tp.topic, ())
 
     def _settle_claims(self) -> None:
-        """Decide between claims: the one of the later generation counts; two of the same generation cancel out.
+        """Decide between claims: the one of the later generation wins; two of the same generation cancel out.
 
-        Partitions that do not exist (any more) are left out; Java looks at the topic only and hands them on.
-        The earlier claimant's generation is looked up in its subscription's own field even where the assignor keeps
-        one in the user data, as in Java: with members older than KIP-792 a late claim thus beats an earlier one.
+        Partitions that do not exist are left out (Java checks the topic only). As in Java, the earlier claimant's
+        generation is that of its subscription, even where the assignor has one in the user data: with members older
+        than KIP-792 a later claim wins.
         """
         self._numbers = {topic: frozenset(numbers) for topic, numbers in self.partitions.items()}
         owner: dict[TopicPartition, str] = {}
@@ -116,7 +115,7 @@ class StickyInput:
                     owner[tp] = member
 
     def previous_owners(self) -> dict[TopicPartition, str]:
-        """The owners of one generation back, from the claims of members that have missed the latest one."""
+        """Return the owners of one generation back, from the claims of members that have missed the latest one."""
         known = [claim.generation for claim in self.claims.values() if claim.generation is not None]
         latest = max([*known, NO_GENERATION])
         found: dict[TopicPartition, tuple[int, str]] = {}

@@ -1,11 +1,11 @@
-"""The common part of all assignors: the interface, the view of the cluster, the order of members, the answer's shape.
+"""The interface of assignors, and the order of members, topics and racks that all of them share. Pure.
 
 The interface is kafka-python's: ``name``, ``version``, ``metadata(topics)``, ``assign(cluster, members)``,
-``on_assignment(assignment)``.  An assignor of the user's own needs only those five; ``cluster`` needs only
-``partitions_for_topic(topic)``.  ``assign`` is a function of its arguments, so it may be called on the class.
+``on_assignment(assignment)``. A user's own assignor needs only those five; ``cluster`` needs only
+``partitions_for_topic(topic)``. ``assign`` depends on its arguments only, so it may be called on the class.
 
-Pure.  ``assign`` and ``metadata`` of the stateless assignors may be called from any thread; an assignor with memory
-(sticky, cooperative-sticky) belongs to one member and is used under that member's lock.
+Stateless assignors may be called from any thread; one with memory (sticky, cooperative-sticky) belongs to one member
+and is used under that member's lock.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Assignor(Protocol):
 
     @property
     def version(self) -> int:
-        """Version written into this assignor's blobs."""
+        """The version in this assignor's blobs."""
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
         """Return the metadata that this member sends to the leader."""
@@ -58,11 +58,11 @@ class Assignor(Protocol):
         """The leader's decision, one entry for every member."""
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """This member's share of the leader's decision."""
+        """Take this member's part of the leader's assignment."""
 
 
 class AbstractPartitionAssignor(ABC):
-    """Base of the built-in assignors; users may build on it (only ``name`` and ``assign`` are then needed)."""
+    """Base of the built-in assignors, and of a user's own, which then needs only ``name`` and ``assign``."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 0
@@ -75,62 +75,60 @@ class AbstractPartitionAssignor(ABC):
     @classmethod
     @abstractmethod
     def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
-        """Share out the partitions of all subscribed topics that ``cluster`` knows.
+        """Assign the partitions of all subscribed topics that ``cluster`` knows.
 
-        Every member of ``members`` is in the answer.  Topics are in alphabetical order, partitions ascending.
+        Every member of ``members`` is in the result. Topics are in alphabetical order, partitions ascending.
         """
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
-        """This member's subscription; see :meth:`ConsumerProtocol.subscription` for what is added before it is sent."""
+        """Return this member's subscription; :meth:`ConsumerProtocol.subscription` adds to it before it is sent."""
         return ConsumerProtocolMemberMetadata(self.version, sorted(topics), self.user_data())
 
     def user_data(self) -> bytes | None:
-        """The assignor's own bytes in the subscription."""
+        """Return the assignor's own bytes in the subscription."""
         return b""
 
     # Optional hooks, not abstract: an assignor without memory has nothing to do here.
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Called with this member's share after each rebalance, before :meth:`on_generation_assignment`."""
+        """Called with this member's assignment after each rebalance."""
 
     def on_generation_assignment(self, generation: int) -> None:
-        """Called with the generation of the share that :meth:`on_assignment` was just given (kafka-python 2's hook)."""
+        """Called with the generation of the assignment, after :meth:`on_assignment` (kafka-python 2's hook)."""
 
 
 def java_order(text: str) -> bytes:
-    """Sort key that orders strings as Java's ``compareTo`` does: by UTF-16 code units, not by code points."""
+    """Return the sort key that orders strings as Java's ``compareTo`` does: by UTF-16 code units."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
-def member_order(member_id: str, instance_id: str | None) -> tuple[bool, bytes]:
-    """Sort key of members: static ones first, by instance id, so that a restart does not move partitions (KIP-345)."""
-    return (instance_id is None, java_order(member_id if instance_id is None else instance_id))
+def sorted_members(members: Members) -> list[str]:
+    """Return member ids: static members first, by instance id, so that a restart moves no partitions (KIP-345)."""
 
+    def order(member: str) -> tuple[bool, bytes]:
+        instance_id = members[member].group_instance_id
+        return (instance_id is None, java_order(member if instance_id is None else instance_id))
 
-def sorted_members(members: Members, ids: Iterable[str] | None = None) -> list[str]:
-    """Member ids (all, or ``ids``) in the order in which range and roundrobin serve them."""
-    chosen = members if ids is None else ids
-    return sorted(chosen, key=lambda member: member_order(member, members[member].group_instance_id))
+    return sorted(members, key=order)
 
 
 def topic_partitions(cluster: TopicMetadata, members: Members) -> dict[str, list[int]]:
-    """``{topic: [partition, ...]}``, both ascending, of every subscribed topic that the cluster knows."""
+    """Return ``{topic: [partition, ...]}``, both ascending, of the subscribed topics that the cluster knows."""
     topics = {topic for member in members.values() for topic in member.subscription}
     known = ((topic, cluster.partitions_for_topic(topic)) for topic in sorted(topics, key=java_order))
     return {topic: sorted(partitions) for topic, partitions in known if partitions}
 
 
 def member_racks(members: Members) -> dict[str, str]:
-    """Racks of the members that have told theirs (``client_rack``, KIP-881)."""
+    """Return the racks of the members that report theirs (``client_rack``, KIP-881)."""
     return {member: data.rack_id for member, data in members.items() if data.rack_id}
 
 
 def partition_racks(
     cluster: TopicMetadata, partitions: Mapping[str, list[int]]
 ) -> dict[TopicPartition, frozenset[str]]:
-    """The racks that hold a replica of each partition; empty sets where the cluster does not say.
+    """Return the racks that have a replica of each partition; empty sets where the cluster does not say.
 
-    As in Java all replicas count, offline ones too: they are expected back, and members do not rejoin for an ISR
-    change.
+    As in Java all replicas count, offline ones too: members do not rejoin for a change of the ISR.
     """
     racks: dict[TopicPartition, frozenset[str]] = {}
     snapshot = cluster if isinstance(cluster, ClusterSnapshot) else ClusterSnapshot()
@@ -144,13 +142,13 @@ def partition_racks(
 
 
 def racks_matter(member: Iterable[str], partition: Mapping[TopicPartition, frozenset[str]]) -> bool:
-    """True if choosing by rack can change anything: racks in common, and not every partition in every rack."""
+    """Return True if racks make a difference: some in common, and not every partition in every rack."""
     everywhere = frozenset[str]().union(*partition.values())
     return not everywhere.isdisjoint(member) and any(racks != everywhere for racks in partition.values())
 
 
 def to_assignments(version: int, shares: Mapping[str, Iterable[TopicPartition]]) -> Assignments:
-    """The answer of ``assign``: every member's partitions grouped by topic, in ascending order."""
+    """Return the result of ``assign``: every member's partitions grouped by topic, in ascending order."""
     return {
         member: ConsumerProtocolMemberAssignment(version, group_by_topic(share), b"")
         for member, share in shares.items()

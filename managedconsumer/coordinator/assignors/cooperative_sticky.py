@@ -1,7 +1,7 @@
-"""The sticky assignment in two steps, so that nobody stops what it may go on doing.
+"""The sticky assignment in two rebalances, so that members keep consuming the partitions that stay.
 
-Source: Kafka's CooperativeStickyAssignor (KIP-429): a partition that changes hands is given to nobody at first.  Its
-owner sees that it is gone, gives it up and joins again, and in that second rebalance the new owner gets it.
+Source: Kafka's CooperativeStickyAssignor (KIP-429): in the first rebalance a partition that moves is assigned to no
+member. Its old owner gives it up and joins again; in that second rebalance the new owner gets it.
 """
 
 from __future__ import annotations
@@ -9,60 +9,46 @@ from __future__ import annotations
 import struct
 from typing import ClassVar
 
-from managedconsumer.coordinator.assignors._sticky import decide
+from managedconsumer.coordinator.assignors._sticky import AbstractStickyAssignor, decide
 from managedconsumer.coordinator.assignors._sticky_input import NO_GENERATION, Claim
 from managedconsumer.coordinator.assignors.abstract import (
-    AbstractPartitionAssignor,
     Assignments,
     Members,
     RebalanceProtocol,
     TopicMetadata,
     to_assignments,
 )
-from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from managedconsumer.structs import TopicPartition
+from managedconsumer.coordinator.protocol import ConsumerProtocolMemberMetadata
 
 
-class CooperativeStickyPartitionAssignor(AbstractPartitionAssignor):
-    """StickyPartitionAssignor's decision, given out in two rebalances where partitions change hands.
+class CooperativeStickyPartitionAssignor(AbstractStickyAssignor):
+    """StickyPartitionAssignor's decision, in two rebalances where partitions move. An instance belongs to one member.
 
-    What a member owns is in its subscription (KIP-429), and the generation of that too (KIP-792, or the assignor's user
-    data from older members).  An instance belongs to one member; ``assign`` needs no memory.
+    Subscriptions have the owned partitions (KIP-429) and their generation (KIP-792; from older members in the
+    assignor's user data).
     """
 
     name = "cooperative-sticky"
     version: ClassVar[int] = 1
 
-    def __init__(self) -> None:
-        self._owned: list[TopicPartition] = []
-        self._generation = NO_GENERATION
-
     @classmethod
     def supported_protocols(cls) -> tuple[RebalanceProtocol, ...]:
-        """Both: under EAGER (while a group is being moved over, KIP-429) nobody owns anything when it joins."""
+        """Both: under EAGER (while a group migrates, KIP-429) members own no partitions when they join."""
         return (RebalanceProtocol.COOPERATIVE, RebalanceProtocol.EAGER)
 
     @classmethod
     def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
-        """See the class.  Partitions that change hands are missing from the answer."""
-        shares, changing_hands = decide(cluster, members, _read_claim)
-        return to_assignments(cls.version, {member: shares[member] - changing_hands for member in members})
+        """See the class. Partitions that another member has to give up first are not assigned."""
+        shares, moving = decide(cluster, members, _read_claim)
+        return to_assignments(cls.version, {member: shares[member] - moving for member in members})
 
     def metadata(self, topics: set[str]) -> ConsumerProtocolMemberMetadata:
-        """This member's subscription, with the share of its last rebalance as what it owns."""
-        return ConsumerProtocolMemberMetadata(self.version, sorted(topics), self.user_data(), self._owned)
+        """Return this member's subscription; it owns its last assignment."""
+        return ConsumerProtocolMemberMetadata(self.version, sorted(topics), self.user_data(), self._owned or ())
 
     def user_data(self) -> bytes | None:
-        """The generation, for leaders from before KIP-792."""
+        """Return the generation, for leaders from before KIP-792."""
         return struct.pack(">i", self._generation)
-
-    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Remember the share for the next rebalance."""
-        self._owned = assignment.partitions()
-
-    def on_generation_assignment(self, generation: int) -> None:
-        """Remember the generation of the share."""
-        self._generation = generation
 
 
 def _read_claim(metadata: ConsumerProtocolMemberMetadata) -> Claim:

@@ -1,8 +1,7 @@
-"""Ranges per topic, aware of racks.  Source: Kafka's RangeAssignor and KIP-881; the decisions are the same.
+"""Ranges per topic, aware of racks. Source: Kafka's RangeAssignor and KIP-881; the decisions are the same.
 
-pykafka calls its own default protocol ``range`` too but sorts partitions by the text ``topic-leader-id``, so "10"
-comes before "2" and a change of leader moves partitions.  Each leader decides for its whole group, so mixed groups
-are consistent; when the lead passes from a pykafka member to one of ours, the shares become Java's.
+pykafka's ``range`` sorts partitions by the text ``topic-leader-id``, so "10" comes before "2" and a new leader moves
+partitions. The group's leader decides for all members, so mixed groups are consistent.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from managedconsumer.structs import TopicPartition
 class RangePartitionAssignor(AbstractPartitionAssignor):
     """Gives each member one run of neighbouring partitions of every topic it subscribes to.
 
-    With ``p`` partitions and ``n`` members the first ``p % n`` members get one more.  Topics with as many partitions
-    and the same members are divided alike (co-partitioning), so equal keys of such topics meet in one member.
+    With ``p`` partitions and ``n`` members the first ``p % n`` members get one more. Topics with as many partitions
+    and the same members are divided alike (co-partitioning), so that equal keys of such topics meet in one member.
 
-    When members tell their racks and replicas are not everywhere, partitions go first to members of a rack that holds
-    a replica, as far as balance and co-partitioning allow.  Such shares need not be runs.
+    When members report their racks and replicas are not everywhere, partitions go first to members in a rack with a
+    replica, as far as balance and co-partitioning allow; those are not always runs.
     """
 
     name = "range"
@@ -59,7 +58,7 @@ class RangePartitionAssignor(AbstractPartitionAssignor):
 
 
 class _Topic:
-    """One topic while it is being shared out: what is left, and what each subscriber may still get."""
+    """One topic during the assignment: the partitions left, and how many each subscriber may still get."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class _Topic:
         self._left = dict.fromkeys(numbers)  # an ordered set
         self._quota, self._extras = divmod(len(numbers), len(subscribers))
         self._racks = {member: racks[member] for member in subscribers if member in racks}
-        # Known only where a subscriber has told its rack, as in Java.
+        # Known only where a subscriber reports its rack, as in Java.
         self._where = {n: where[TopicPartition(name, n)] for n in numbers} if self._racks else {}
         self.rack_aware = racks_matter(
             self._racks.values(), {TopicPartition(name, n): held for n, held in self._where.items()}
@@ -82,16 +81,16 @@ class _Topic:
 
     @property
     def rack_partitions(self) -> int:
-        """How many partitions have known racks: one half of what makes topics co-partitioned."""
+        """The number of partitions with known racks; co-partitioned topics have the same."""
         return len(self._where)
 
     def fits(self, member: str, number: int) -> bool:
-        """True if the member is in a rack of the partition, or has not told its rack."""
+        """Return True if the partition is left and has a replica in the member's rack, or that rack is not known."""
         rack = self._racks.get(member)
         return number in self._left and (rack is None or rack in self._where.get(number, ()))
 
     def room(self, member: str) -> int:
-        """How many partitions more the member may get."""
+        """Return how many partitions more the member may get."""
         return max(0, self._quota + (self._extras > 0) - len(self.shares[member]))
 
     def give(self, member: str, numbers: list[int]) -> None:
@@ -113,7 +112,7 @@ class _Topic:
 
 
 def _assign_by_rack(topics: list[_Topic]) -> None:
-    """First pass of KIP-881: what can be matched by rack without hurting balance or co-partitioning."""
+    """First pass of KIP-881: match by rack what leaves balance and co-partitioning as they are."""
     alike: dict[tuple[tuple[str, ...], int], list[_Topic]] = defaultdict(list)
     for topic in topics:
         alike[tuple(topic.shares), topic.rack_partitions].append(topic)

@@ -33,7 +33,7 @@ class RoundRobinPartitionAssignor(AbstractPartitionAssignor):
         turn = cycle(sorted_members(members))
         for topic, numbers in topic_partitions(cluster, members).items():
             for number in numbers:
-                # Ends: a topic is listed only because somebody subscribes to it.
+                # This ends: every listed topic has a subscriber.
                 member = next(candidate for candidate in turn if topic in subscriptions[candidate])
                 shares[member].append(TopicPartition(topic, number))
         return to_assignments(cls.version, shares)

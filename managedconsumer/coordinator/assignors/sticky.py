@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import struct
 
-from managedconsumer.coordinator.assignors._sticky import decide
+from managedconsumer.coordinator.assignors._sticky import AbstractStickyAssignor, decide
 from managedconsumer.coordinator.assignors._sticky_input import NO_GENERATION, Claim
 from managedconsumer.coordinator.assignors.abstract import (
-    AbstractPartitionAssignor,
     Assignments,
     Members,
     TopicMetadata,
     to_assignments,
 )
 from managedconsumer.coordinator.protocol import (
-    BlobReader,
-    ConsumerProtocolMemberAssignment,
+    TOPICS,
     ConsumerProtocolMemberMetadata,
+    Schema,
     group_by_topic,
-    put_topic_partitions,
+    topics_of,
 )
 from managedconsumer.errors import MalformedResponseError
 from managedconsumer.structs import TopicPartition
 
 
-class StickyPartitionAssignor(AbstractPartitionAssignor):
-    """Keeps partitions where they are as far as balance allows.
+class StickyPartitionAssignor(AbstractStickyAssignor):
+    """Keeps partitions where they are as far as balance allows. An instance belongs to one member.
 
-    An eager assignor: members give everything up before they join, so what they had travels in the assignor's own user
-    data.  An instance belongs to one member and remembers its last share; ``assign`` needs no memory.
+    It is eager: members give everything up before they join, so the assignor's user data say what they owned.
 
     With equal subscriptions no member has more than one partition more than another, and no fewer partitions could move
-    (where members tell their racks, partitions move into matching racks too).
+    (except that partitions move into racks of members that report theirs).
     """
 
     name = "sticky"
-
-    def __init__(self) -> None:
-        self._owned: list[TopicPartition] | None = None
-        self._generation = NO_GENERATION
 
     @classmethod
     def assign(cls, cluster: TopicMetadata, members: Members) -> Assignments:
@@ -47,37 +41,26 @@ class StickyPartitionAssignor(AbstractPartitionAssignor):
         return to_assignments(cls.version, {member: shares[member] for member in members})
 
     def user_data(self) -> bytes | None:
-        """The last share and its generation (the schema's version 1), None before there was any."""
+        """Return the last assignment and its generation (the schema's version 1), None before there was one."""
         return None if self._owned is None else encode_user_data(self._owned, self._generation)
 
-    def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
-        """Remember the share for the next rebalance."""
-        self._owned = assignment.partitions()
 
-    def on_generation_assignment(self, generation: int) -> None:
-        """Remember the generation of the share."""
-        self._generation = generation
+_USER_DATA = Schema("user data of the sticky assignor", f"topics  {TOPICS}", needed=1)
 
 
 def encode_user_data(owned: list[TopicPartition], generation: int) -> bytes:
-    """Version 1 of the assignor's user data: partitions by topic, generation."""
-    out = bytearray()
-    put_topic_partitions(out, group_by_topic(owned))
-    return bytes(out + struct.pack(">i", generation))
+    """Return version 1 of the assignor's user data: partitions by topic, generation."""
+    return _USER_DATA.encode(topics_of(group_by_topic(owned))) + struct.pack(">i", generation)
 
 
 def decode_user_data(data: bytes) -> Claim:
-    """Version 1, or version 0 (without a generation).
-
-    Anything else is no claim, so that no member's bytes can stop the leader.
-    """
-    reader = BlobReader(data, "user data of the sticky assignor")
+    """Read version 1, or 0 (without a generation). Malformed bytes are no claim: they must not stop the leader."""
     try:
-        topics = reader.topic_partitions()
+        (topics,), rest = _USER_DATA.decode(data)
+        owned = [TopicPartition(topic, n) for topic, numbers in _USER_DATA.partitions(topics) for n in numbers]
     except MalformedResponseError:
         return Claim((), NO_GENERATION)
-    owned = [TopicPartition(topic, number) for topic, numbers in topics for number in numbers]
-    return Claim(owned, reader.int32("generation") if reader.remaining >= 4 else None)
+    return Claim(owned, struct.unpack_from(">i", rest)[0] if len(rest) >= 4 else None)
 
 
 def _read_claim(metadata: ConsumerProtocolMemberMetadata) -> Claim:

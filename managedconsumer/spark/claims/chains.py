@@ -15,12 +15,12 @@ import json
 from dataclasses import dataclass
 from typing import Collection, Iterator
 
-from managedconsumer.compat.naming import is_legal
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.claims.log import Winners, winners_of
 from managedconsumer.spark.ranges import OffsetRange, Ranges
 from managedconsumer.stores.objects import Objects
 from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_input import is_legal
 
 _TOP, _REPEATS = "_claims", "_repeats"
 #: So many claims make a segment.
