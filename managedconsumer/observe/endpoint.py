@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import datetime
 from typing import Any, Iterable, Mapping, Protocol
 from urllib.parse import parse_qs
 
 from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
-from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS, OF_RUNS
-from managedconsumer.observe.measures import as_json, rows
+from managedconsumer.observe.measures import Seen, as_json, measure
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.runtime.serving import Answer, Server
 from managedconsumer.runtime.serving import ListenError as ListenError
 from managedconsumer.runtime.waiting.handlers import Handler, default_handler
-from managedconsumer.structs import TopicPartition
 
 _JSON, _TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Served(Protocol):
+class Served(Seen, Protocol):
     """A consumer, as far as it is served."""
 
     @property
@@ -28,12 +27,6 @@ class Served(Protocol):
 
     def health(self, *, stuck_after_s: float = ..., dead_after_s: float = ...) -> Any:
         """Return the consumer's health."""
-
-    def progress(self) -> Any:
-        """How far each partition is."""
-
-    def topic_partition(self, key: Any) -> TopicPartition:
-        """Which partition a key of ``progress()`` means."""
 
     def group_partitions(self) -> int:
         """How many partitions there are to be shared."""
@@ -77,7 +70,7 @@ class Endpoint:
         self._core = Metrics()
         for number, consumer in enumerate(self._consumers, 1):
             tags = {"group": str(consumer.health().get("group") or ""), "consumer": str(number)}
-            self._core.bundle((*OF_CONSUMERS, *OF_PARTITIONS, *OF_RUNS), _reader(consumer, tags), tags)
+            measure(self._core, consumer, tags)
         handler = self._consumers[0].handler if self._consumers else default_handler()
         self._server = Server(handler, self.answer, host, port)
 
@@ -149,9 +142,5 @@ def replicas(consumers: Iterable[Served], lag_per_replica: float) -> dict[str, A
     return {"replicas": min(all_of_them, max(1, math.ceil(wanted))), "lag": round(whole)}
 
 
-def _reader(consumer: Served, tags: Mapping[str, str]) -> Any:
-    return lambda: rows(consumer, tags)
-
-
 def _json(value: Any) -> bytes:
-    return (json.dumps(value) + "\n").encode()
+    return (json.dumps(value, default=datetime.isoformat) + "\n").encode()

@@ -67,41 +67,40 @@ class FlightRecorder:
             file = os.open(self._path, flags, 0o600)
         except OSError as error:
             if error.errno == errno.ELOOP:
-                text = "is a symbolic link, which is not followed: give the file's own name"
-                raise ConfigurationError(f"history={str(self._path)!r} {text}") from None
-            raise ConfigurationError(f"history={str(self._path)!r} cannot be written: {error.strerror}") from None
+                raise self._refused(" is a symbolic link, which is not followed: give the file's own name") from None
+            raise self._refused(f" cannot be written: {error.strerror}") from None
         try:
-            self._claim(file)
+            self._lock(file)
             self._begin(file)
-        except OSError as error:
+        except BaseException as error:
             os.close(file)
-            raise ConfigurationError(f"history={str(self._path)!r} cannot be written: {error.strerror}") from None
-        except BaseException:
-            os.close(file)
+            if isinstance(error, OSError):
+                raise self._refused(f" cannot be written: {error.strerror}") from None
             raise
         self._end = weakref.finalize(self, os.close, file)
         self._file, self._closing = file, False
         self._worker = self._handler.spawn("history", _run, weakref.ref(self), self._wake)
 
-    def _claim(self, file: int) -> None:
+    def _refused(self, text: str) -> ConfigurationError:
+        return ConfigurationError(f"history={str(self._path)!r}{text}")
+
+    def _lock(self, file: int) -> None:
         try:
             import fcntl
-        except ImportError:  # Windows: nobody looks whether two consumers write to one file
+        except ImportError:  # Windows: two consumers that write to one file are not noticed
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigurationError(
-                f"history={str(self._path)!r}: another consumer writes to this file; give each one its own"
-            ) from None
+            raise self._refused(": another consumer writes to this file; give each one its own") from None
 
     def _begin(self, file: int) -> None:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ConfigurationError(f"history={str(self._path)!r} is no file")
+            raise self._refused(" is no file")
         size = os.fstat(file).st_size
         head = os.pread(file, _HEAD, 0)
         if size and not (head.startswith(_MAGIC) and head[len(_MAGIC) : -1].isdigit() and size > _HEAD):
-            raise ConfigurationError(f"history={str(self._path)!r} is another kind of file: it is left as it is")
+            raise self._refused(" is another kind of file: it is left as it is")
         self._room = (size or self._size) - _HEAD
         self._place = 0
         if size:

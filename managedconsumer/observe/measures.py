@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Iterable, Iterator, Mapping, Protocol
 
-from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS, OF_RUNS
+from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS, OF_RUNS, Measure
 from managedconsumer.structs import TopicPartition
 
 Row = tuple[str, Mapping[str, str], float]
@@ -47,56 +47,28 @@ def rows(consumer: Seen, tags: Mapping[str, str]) -> Iterator[Row]:
     """Yield all measures of ``consumer`` at this moment: name, tags, value."""
     health, progress = consumer.health(), consumer.progress()
     behind = [max(0, p.end - p.position) for p in progress.values() if p.end is not None and p.position is not None]
-    values = (
-        health["live"],
-        health["ready"],
-        health["running"],
-        health["queued_messages"],
-        health["queued_bytes"],
-        sum(behind),
-        max(behind, default=0),
-        health["handed_out"],
-    )
-    for each, value in zip(OF_CONSUMERS, values, strict=True):
-        yield each.name, tags, float(value)
+    yield from _told(OF_CONSUMERS, {**health, "lag": sum(behind), "lag_max": max(behind, default=0)}, tags)
     run = health["run"]
     if run is not None:
-        told = ("in_flight", "waiting_keys", "retried", "dead", "oldest_unfinished_s", "handler_s")
-        for each, field in zip(OF_RUNS, told, strict=True):
-            yield each.name, tags, float(run[field] or 0.0)
+        yield from _told(OF_RUNS, {field: value or 0.0 for field, value in run.items()}, tags)
     for key, part in progress.items():
         tp = consumer.topic_partition(key)
-        yield from _of_partition({**tags, "topic": tp.topic, "partition": str(tp.partition)}, part)
+        yield from _told(OF_PARTITIONS, part._asdict(), {**tags, "topic": tp.topic, "partition": str(tp.partition)})
 
 
-def _of_partition(tags: Mapping[str, str], part: Any) -> Iterator[Row]:
-    values = (
-        part.position,
-        part.committed,
-        part.end,
-        part.lag,
-        part.lag_seconds,
-        part.exact,
-        part.rate,
-        part.stuck_for,
-        part.paused,
-    )
-    for each, value in zip(OF_PARTITIONS, values, strict=True):
+def _told(measures: Iterable[Measure], values: Mapping[str, Any], tags: Mapping[str, str]) -> Iterator[Row]:
+    for each in measures:
+        value = values[each.field]
         if value is not None:
             yield each.name, tags, float(value)
 
 
 def as_json(consumers: Iterable[Seen]) -> list[dict[str, Any]]:
-    """Return the body of ``/lag``: one entry for each partition, of plain values."""
+    """Return the body of ``/lag``: one entry for each partition."""
     found = []
     for consumer in consumers:
         group = consumer.health().get("group")
         for key, part in consumer.progress().items():
             tp = consumer.topic_partition(key)
-            values = {name: _plain(value) for name, value in part._asdict().items()}
-            found.append({"group": group, "topic": tp.topic, "partition": tp.partition, **values})
+            found.append({"group": group, "topic": tp.topic, "partition": tp.partition, **part._asdict()})
     return found
-
-
-def _plain(value: Any) -> Any:
-    return value.isoformat() if hasattr(value, "isoformat") else value
