@@ -30,10 +30,7 @@ Place = tuple[TopicPartition, int]
 
 
 def ages(
-    cluster: Cluster,
-    pool: ConnectionPool,
-    places: Iterable[Place],
-    ends: Mapping[TopicPartition, tuple[int, int]],
+    cluster: Cluster, pool: ConnectionPool, places: Iterable[Place], ends: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[Place, float]:
     """The age (seconds) of the first message at or after each place; 0.0 where there is none up to the log's end.
 

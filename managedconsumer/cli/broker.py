@@ -76,12 +76,7 @@ def command() -> None:
     help="For server.properties; repeatable.",
 )
 def start(
-    kafka_version: str,
-    brokers: int,
-    port: int,
-    foreground: bool,
-    fresh: bool,
-    properties: dict[str, str],
+    kafka_version: str, brokers: int, port: int, foreground: bool, fresh: bool, properties: dict[str, str]
 ) -> None:
     """Start it and return when it answers; data of an earlier run is kept."""
     began = time.monotonic()

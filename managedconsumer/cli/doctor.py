@@ -28,12 +28,7 @@ _SIGNS = {"ok": "ok   ", "note": "note ", "wrong": "WRONG"}
 @connection_options
 @_show.json_option
 def command(
-    topic: str | None,
-    group: str | None,
-    source: Path | None,
-    bootstrap: str | None,
-    config: Path | None,
-    as_json: bool,
+    topic: str | None, group: str | None, source: Path | None, bootstrap: str | None, config: Path | None, as_json: bool
 ) -> int:
     """Look at names, connections, TLS, login, versions and advertised addresses; at a topic, and at a group.
 

@@ -18,12 +18,7 @@ from managedconsumer.cli._connection import connected, connection_options
 @connection_options
 @_show.json_option
 def command(
-    group: str,
-    most: int | None,
-    max_seconds: float | None,
-    bootstrap: str | None,
-    config: Path | None,
-    as_json: bool,
+    group: str, most: int | None, max_seconds: float | None, bootstrap: str | None, config: Path | None, as_json: bool
 ) -> int:
     """How far a group is behind: messages by partition, and the age of the oldest one that is not committed.
 

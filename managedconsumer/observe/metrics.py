@@ -148,10 +148,7 @@ class Metrics:
         return found
 
     def bundle(
-        self,
-        measures: Iterable[Measure],
-        read: Callable[[], Iterable[Row]],
-        tags: Mapping[str, str] | None = None,
+        self, measures: Iterable[Measure], read: Callable[[], Iterable[Row]], tags: Mapping[str, str] | None = None
     ) -> None:
         """Metrics that ``read()`` gives together, as name, tags and value; :meth:`forget` drops them by ``tags``.
 

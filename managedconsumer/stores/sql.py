@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 from weakref import WeakMethod
@@ -15,9 +15,9 @@ from managedconsumer.stores.rows import Move, Row
 from managedconsumer.stores.store import Store
 from managedconsumer.structs import TopicPartition
 
-# Rows that are asked for in one statement.
+# The most rows in one query.
 _TOGETHER = 100
-# For how long (seconds) a claim may conflict with one that is not seen yet, or is undone, as DuckDB's do.
+# How long (seconds) to retry a claim that conflicts with an uncommitted one, as in DuckDB.
 _UNDECIDED = 1.0
 
 
@@ -38,10 +38,10 @@ class Connection(Protocol):
 
 
 class SQLStore(Store):
-    """Next offsets in a table of the user's database; a transaction gives the user's own connection to write with.
+    """Next offsets in a table of the user's database; a transaction yields the user's own connection to write with.
 
-    The table (``managedconsumer_offsets``) is made when it is missing. Each thread has a connection. ``commit()`` and
-    ``rollback()`` belong to the store: a block that calls them is refused where that can be seen.
+    The store makes the table (``managedconsumer_offsets``) if it is missing, and a connection for each thread. Only the
+    store may call ``commit()`` and ``rollback()``: it raises an error where it sees that the block has done so.
     """
 
     keeps_topic_ids = True
@@ -58,9 +58,9 @@ class SQLStore(Store):
     ) -> None:
         """``connect()`` makes a connection; ``dialect``: ``"sqlite"``, ``"postgresql"`` or ``"duckdb"``.
 
-        ``idle_ms`` (PostgreSQL; 0: never): the server ends a transaction in which nothing was said for so long, so that
-        a process that is stopped in the middle of one does not hold its locks for ever. Raises ConfigurationError for
-        an unknown dialect or a table name that is none, TypeError for a connection in place of the function.
+        ``idle_ms`` (PostgreSQL; 0: never): the server ends a transaction that is idle for so long, so that a process
+        that stands still in one does not keep its locks. Raises ConfigurationError for an unknown dialect or a wrong table
+        name, TypeError for a connection in place of the function.
         """
         if not callable(connect) or (hasattr(connect, "cursor") and not isinstance(connect, type)):
             raise TypeError(
@@ -85,7 +85,6 @@ class SQLStore(Store):
         return f"<SQLStore {self._dialect.name}, table {self._dialect.table}>"
 
     def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
-        """See :meth:`Store.rows`."""
         with self._reading() as connection:
             return self._rows(connection, group, list(tps))
 
@@ -98,7 +97,6 @@ class SQLStore(Store):
         return found
 
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
-        """See :meth:`Store.swap`."""
         refused: Exception | None = None
         for _ in self.tries(_UNDECIDED):
             try:
@@ -132,10 +130,10 @@ class SQLStore(Store):
 
     @contextmanager
     def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
-        """See :meth:`Store.writing`; gives the connection, in a transaction."""
+        """See :meth:`Store.writing`; yields the connection, in a transaction."""
         with self._committing() as connection:
             mark = self._dialect.mark_of(connection)
-            # Where nobody can change the rows from here on, a zombie's block is not even called.
+            # If no other process can change the rows from here on, a zombie's block need not run.
             if self._dialect.alone and self._rows(connection, group, list(moves)) != {
                 tp: move.row for tp, move in moves.items()
             }:
@@ -150,14 +148,11 @@ class SQLStore(Store):
                 raise ConflictError("the offsets were moved, or claimed by another member")
 
     def passing(self, error: BaseException) -> bool:
-        """A lock, a lost connection, a server that restarts."""
+        """True for a lock, a lost connection, a server that restarts."""
         return isinstance(error, OSError) or self._dialect.passing(error)
 
     def close(self) -> None:
-        """Close this process's connections; they are made again when they are needed.
-
-        Not while other threads use the store.
-        """
+        """Close this process's connections, while no other thread uses the store. A later call connects again."""
         for key in list(self._connections):
             self._drop(key)
 
@@ -170,7 +165,7 @@ class SQLStore(Store):
         key = self._key()
         connection = self._connections.get(key)
         if connection is None:
-            # Known at once: if the database refuses what follows, it is closed.
+            # Registered first, so that it is closed if the database refuses the next statements.
             connection = self._connections[key] = self.connect()
             self._dialect.prepare(connection)
             if not self._made:
@@ -183,14 +178,11 @@ class SQLStore(Store):
 
     def _drop(self, key: tuple[int, int]) -> None:
         if key[0] != os.getpid():
-            return  # the parent's: closed, or forgotten, here, it could undo what the parent writes
+            return  # the parent's: to close it here could undo the parent's work
         connection = self._connections.pop(key, None)
-        if connection is None:
-            return
-        try:
-            connection.close()
-        except Exception:  # noqa: BLE001, S110 - it was lost
-            pass
+        if connection is not None:
+            with suppress(Exception):  # it may be lost
+                connection.close()
 
     def _thread_ended(self, key: tuple[int, int]) -> None:
         self._watched.discard(key)
@@ -206,7 +198,7 @@ class SQLStore(Store):
 
     @contextmanager
     def _committing(self) -> Iterator[Any]:
-        """A transaction; a connection that had trouble is not used again."""
+        """A transaction; after an error its connection is closed if it may be lost."""
         connection = self.patiently(self._begin)
         try:
             yield connection
@@ -236,7 +228,7 @@ class SQLStore(Store):
 
 
 def _call(method: WeakMethod[Callable[[tuple[int, int]], None]], key: tuple[int, int]) -> None:
-    """The store may be gone before its threads."""
+    """The store may have been collected before its threads end."""
     call = method()
     if call is not None:
         call(key)

@@ -153,8 +153,8 @@ def test_behind_an_undone_transaction_nothing_is_stored() -> None:
     with pytest.raises(IllegalStateError) as caught:
         store(claims, 13, 20)
     assert str(caught.value) == (
-        "the transaction of orders-0 from offset 12 on was undone, and these messages begin at 13: what lies between "
-        "would be lost. Store it first, or call rewind(consumer)"
+        "the transaction of orders-0 from offset 12 on was undone, and these messages begin at 13: those between "
+        "would be lost. Store them first, or call rewind(consumer)"
     )
     store(claims, 12, 13)
     store(claims, 13, 20)
