@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from datetime import datetime
 from typing import Any, Callable, Collection, Iterable, Iterator, Mapping
 
@@ -9,7 +10,6 @@ from managedconsumer import errors as err
 from managedconsumer.admin import requests, resets, timestamps
 from managedconsumer.admin.ages import ages
 from managedconsumer.admin.asking import Asking
-from managedconsumer.admin.reading import read_ranges
 from managedconsumer.admin.values import (
     GroupDescription,
     GroupLag,
@@ -31,6 +31,8 @@ from managedconsumer.wire.records import Message, RecordChunk
 #: ListOffsets: the record with the highest timestamp (KIP-734, Kafka 3.0).
 _NEWEST = -3
 _OFFSET_FETCH_BATCHED = 8
+# Messages that are decoded at a time.
+_BATCH = 100
 
 Offsets = dict[TopicPartition, int]
 
@@ -66,16 +68,11 @@ class Admin:
         return [each._replace(lag=lags.get(each.name)) for each in listed]
 
     def _listed(self) -> list[GroupListing]:
-        found: list[GroupListing] = []
-
-        def ask(node: int) -> None:
-            connection = self._pool.borrow(node)
-            try:
-                found.extend(requests.read_list(connection.request(schemas.LIST_GROUPS, requests.list_body()), node))
-            finally:
-                self._pool.give_back(connection)
-
-        self._asking.brokers(ask)
+        found = self._asking.brokers(
+            lambda connection, node: requests.read_list(
+                connection.request(schemas.LIST_GROUPS, {"states_filter": [], "types_filter": []}), node
+            )
+        )
         return sorted(set(found))
 
     def describe(self, names: Iterable[str]) -> dict[str, GroupDescription]:
@@ -248,14 +245,35 @@ class Admin:
         damaged: Callable[[err.KafkaException], object],
         limits: RangeLimits | None = None,
     ) -> Iterator[Message]:
-        """The messages of ``{partition: (first offset, offset behind the last)}``, oldest first; no group is joined.
+        """The messages of ``{partition: (first offset, offset behind the last)}``; no group is joined.
 
-        ``damaged`` is told of records that cannot be read.
+        A partition's messages come in order; across partitions the oldest timestamp comes first. ``damaged`` is called
+        with the error of records that cannot be read, which are skipped. Raises what :func:`fetch_range` raises.
         """
-        return read_ranges(self._pool, ranges, damaged, limits)
+        each = [self._read(tp, span, damaged, limits) for tp, span in sorted(ranges.items())]
+        return heapq.merge(*each, key=lambda message: message.timestamp)
+
+    def _read(
+        self,
+        tp: TopicPartition,
+        span: tuple[int, int],
+        damaged: Callable[[err.KafkaException], object],
+        limits: RangeLimits | None,
+    ) -> Iterator[Message]:
+        for chunk, stop in self.chunks({tp: span}, limits):
+            while True:
+                try:
+                    messages = chunk.take(_BATCH, stop)
+                except err.CorruptRecordError as error:
+                    damaged(error)
+                    chunk.skip_corrupt()
+                    continue
+                if not messages:
+                    break
+                yield from messages
 
     def chunks(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]], limits: RangeLimits
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], limits: RangeLimits | None
     ) -> Iterator[tuple[RecordChunk, int]]:
         """The same as chunks, partition by partition, each with the offset at which its range ends."""
         for tp, (start, stop) in sorted(ranges.items()):

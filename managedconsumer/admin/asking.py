@@ -1,8 +1,9 @@
-"""Questions about many groups at once: each coordinator is asked for all of its groups, all coordinators together."""
+"""Requests about many groups: one to each coordinator for all of its groups, to all coordinators in parallel."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, Mapping, TypeVar
+from contextlib import contextmanager
+from typing import Any, Callable, Iterable, Iterator, Mapping, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.admin import requests
@@ -10,12 +11,14 @@ from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS
+from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.parallel import Parallel
 from managedconsumer.structs import BrokerInfo
 from managedconsumer.wire.protocol import schemas
 
 T = TypeVar("T")
-Answers = dict[str, T | err.KafkaException]
+K = TypeVar("K", int, str)
+Answers = dict[K, T | err.KafkaException]
 #: Makes a request's body for some groups.
 Body = Callable[[list[str]], Mapping[str, Any]]
 #: Reads an answer: each group's value or error.
@@ -26,81 +29,85 @@ _GROUPS = 100
 
 
 class Asking:
-    """Asks coordinators. Thread-safe; every call waits for at most ``patience`` seconds."""
+    """Asks brokers and coordinators. Thread-safe; every call waits for at most ``patience`` seconds."""
 
     def __init__(self, cluster: Cluster, pool: ConnectionPool, patience: float) -> None:
         self._cluster, self._pool, self._patience = cluster, pool, patience
 
-    def brokers(self, ask: Callable[[int], object]) -> None:
-        """``ask(node)`` for every broker, side by side; when all are done, raises the first error.
+    def brokers(self, ask: Callable[[Connection, int], list[T]]) -> list[T]:
+        """``ask(connection, node)`` for every broker, in parallel; returns all answers, or raises the first error.
 
         A broker that still loads its groups is asked again until the patience is over, as Java's Admin does.
         """
-        handler = self._cluster.handler
-        deadline = Deadline(handler.now(), self._patience)
-        done: set[int] = set()
-        errors: list[err.KafkaException] = []
 
-        def persist(node: int) -> None:
-            backoff = Backoff(0.05, 1.0, handler.random)
-            while True:
-                try:
-                    ask(node)
-                    done.add(node)
-                    return
-                except err.KafkaException as error:
-                    left = deadline.remaining(handler.now()) or 0.0
-                    if not (isinstance(error, err.ProtocolClientError) and error.retriable) or left <= 0:
-                        errors.append(error)
-                        return
-                    handler.sleep(min(backoff.fail(handler.now()), left))
+        def ask_node(node: int, _: list[int]) -> Answers[int, list[T]]:
+            with self._connection(node) as connection:
+                return {node: ask(connection, node)}
 
-        parallel = Parallel(handler, "admin")
-        nodes = sorted(self._cluster.refresh(()).brokers)
-        for node in nodes:
-            parallel.start(persist, node)
-        parallel.wait(self._patience, lambda: False)
-        if errors:
-            raise errors[0]
-        if silent := [node for node in nodes if node not in done]:
-            raise err.RequestTimedOut(f"brokers {silent} have not answered within {self._patience:.0f} s")
+        def once(nodes: set[int]) -> Answers[int, list[T]]:
+            return self._in_parallel({node: [node] for node in nodes}, ask_node)
+
+        found: list[T] = []
+        for answer in self._repeated(self._cluster.refresh(()).brokers, once, _is_retriable).values():
+            if isinstance(answer, err.KafkaException):
+                raise answer
+            found += answer
+        return found
 
     def groups(
         self, names: Iterable[str], api: schemas.Api, body: Body, read: Read, *, batched_from: int = 0, up_to: int = 99
-    ) -> Answers[Any]:
-        """Ask the groups' coordinators; a group that cannot be asked has its last error.
+    ) -> Answers[str, Any]:
+        """Ask the groups' coordinators; the answer of a group that cannot be asked is its last error.
 
         ``batched_from``: the version of ``api`` from which one request may name several groups; ``up_to``: the highest
-        that is used. Coordinators that move or load are asked again until the patience is over.
+        version to use. Coordinators that move or load are asked again until the patience is over.
         """
+
+        def ask(node: int, mine: list[str]) -> Answers[str, Any]:
+            found: Answers[str, Any] = {}
+            with self._connection(node) as connection:
+                version = min(connection.version(api), up_to)
+                for some in requests.slices(mine, _GROUPS if version >= batched_from else 1):
+                    answer = connection.receive(connection.send(api, body(some), version))
+                    found.update(read(answer, node, some))
+            return found
+
+        def once(some: set[str]) -> Answers[str, Any]:
+            by_node: dict[int, list[str]] = {}
+            coordinators = self._coordinators(some)
+            for name, found in coordinators.items():
+                if isinstance(found, BrokerInfo):
+                    by_node.setdefault(found.node_id, []).append(name)
+            return {**coordinators, **self._in_parallel(by_node, ask)}
+
+        return self._repeated(names, once, lambda error: isinstance(error, CONNECTION_ERRORS) or _is_retriable(error))
+
+    def _repeated(
+        self, keys: Iterable[K], once: Callable[[set[K]], Answers[K, Any]], passes: Callable[[object], bool]
+    ) -> Answers[K, Any]:
+        """Call ``once``, and again for the keys whose error ``passes``, until the patience is over."""
         handler = self._cluster.handler
         deadline, backoff = Deadline(handler.now(), self._patience), Backoff(0.05, 1.0, handler.random)
-        done: Answers[Any] = {}
-        todo = set(names)
+        done: Answers[K, Any] = {}
+        todo = set(keys)
         while todo:
-            found = self._once(todo, api, body, read, batched_from, up_to)
+            found = once(todo)
             done.update(found)
-            todo = {name for name, answer in found.items() if _may_pass(answer)}
+            todo = {key for key, answer in found.items() if passes(answer)}
             left = deadline.remaining(handler.now()) or 0.0
             if not todo or left <= 0:
                 break
             handler.sleep(min(backoff.fail(handler.now()), left))
         return done
 
-    def _once(
-        self, names: set[str], api: schemas.Api, body: Body, read: Read, batched_from: int, up_to: int
-    ) -> Answers[Any]:
-        answers: Answers[Any] = {}
-        by_node: dict[int, list[str]] = {}
-        for name, found in self._coordinators(names).items():
-            if isinstance(found, BrokerInfo):
-                by_node.setdefault(found.node_id, []).append(name)
-            else:
-                answers[name] = found
+    def _in_parallel(
+        self, by_node: Mapping[int, list[K]], ask: Callable[[int, list[K]], Answers[K, Any]]
+    ) -> Answers[K, Any]:
+        answers: Answers[K, Any] = {}
 
-        def ask(node: int, mine: list[str]) -> None:
+        def work(node: int, mine: list[K]) -> None:
             try:
-                answers.update(self._ask_node(node, mine, api, body, read, batched_from, up_to))
+                answers.update(ask(node, mine))
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except err.KafkaException as error:
@@ -108,27 +115,23 @@ class Asking:
 
         parallel = Parallel(self._cluster.handler, "admin")
         for node, mine in by_node.items():
-            parallel.start(ask, node, mine)
+            parallel.start(work, node, mine)
         parallel.wait(self._patience, lambda: False)
-        silent = err.RequestTimedOut(f"the coordinator has not answered within {self._patience:.0f} s")
-        return {name: answers.get(name, silent) for name in names}
+        for node, mine in by_node.items():
+            silent = err.RequestTimedOut(f"broker {node} has not answered within {self._patience:.0f} s")
+            answers = {**dict.fromkeys(mine, silent), **answers}
+        return answers
 
-    def _ask_node(
-        self, node: int, names: list[str], api: schemas.Api, body: Body, read: Read, batched_from: int, up_to: int
-    ) -> Answers[Any]:
-        found: Answers[Any] = {}
+    @contextmanager
+    def _connection(self, node: int) -> Iterator[Connection]:
         connection = self._pool.borrow(node)
         try:
-            version = min(connection.version(api), up_to)
-            for some in requests.slices(names, _GROUPS if version >= batched_from else 1):
-                answer = connection.receive(connection.send(api, body(some), version))
-                found.update(read(answer, node, some))
+            yield connection
         except CONNECTION_ERRORS:
             connection.close()
             raise
         finally:
             self._pool.give_back(connection)
-        return found
 
     def _coordinators(self, names: set[str]) -> dict[str, BrokerInfo | err.KafkaException]:
         found: dict[str, BrokerInfo | err.KafkaException] = {}
@@ -143,7 +146,7 @@ class Asking:
         return found
 
 
-def _may_pass(answer: object) -> bool:
-    if isinstance(answer, err.FATAL_LOCAL_ERRORS):
-        return False
-    return isinstance(answer, CONNECTION_ERRORS) or (isinstance(answer, err.ProtocolClientError) and answer.retriable)
+def _is_retriable(error: object) -> bool:
+    return (
+        isinstance(error, err.ProtocolClientError) and error.retriable and not isinstance(error, err.FATAL_LOCAL_ERRORS)
+    )

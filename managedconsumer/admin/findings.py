@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal, NamedTuple
 
 Level = Literal["ok", "note", "wrong"]
 
 
 class Finding(NamedTuple):
-    """``level``: all is well, worth knowing, or wrong; ``remedy``: what helps, empty where nothing is needed."""
+    """``level``: all is well, worth knowing, or wrong; ``remedy``: how to mend it, empty if nothing is needed."""
 
     level: Level
     subject: str
@@ -16,16 +17,8 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-def ok(subject: str, text: str) -> Finding:
-    """All is well."""
-    return Finding("ok", subject, text)
-
-
-def note(subject: str, text: str, remedy: str = "") -> Finding:
-    """Not wrong, but worth knowing."""
-    return Finding("note", subject, text, remedy)
-
-
-def wrong(subject: str, text: str, remedy: str = "") -> Finding:
-    """Something that does not work, or loses messages."""
-    return Finding("wrong", subject, text, remedy)
+ok = partial(Finding, "ok")
+#: Not wrong, but worth knowing.
+note = partial(Finding, "note")
+#: Something that does not work, or loses messages.
+wrong = partial(Finding, "wrong")

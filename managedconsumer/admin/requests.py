@@ -19,11 +19,6 @@ _CONSUMER = "consumer"
 Found = dict[str, Any]
 
 
-def list_body() -> dict[str, Any]:
-    """A ListGroups for every state and type."""
-    return {"states_filter": [], "types_filter": []}
-
-
 def read_list(answer: Mapping[str, Any], node: int) -> list[GroupListing]:
     """The groups of one coordinator; raises the error that the answer carries."""
     if answer["error_code"]:

@@ -59,8 +59,8 @@ class SQLStore(Store):
         """``connect()`` makes a connection; ``dialect``: ``"sqlite"``, ``"postgresql"`` or ``"duckdb"``.
 
         ``idle_ms`` (PostgreSQL; 0: never): the server ends a transaction that is idle for so long, so that a process
-        that stands still in one does not keep its locks. Raises ConfigurationError for an unknown dialect or a wrong table
-        name, TypeError for a connection in place of the function.
+        that stands still in one does not keep its locks. Raises ConfigurationError for an unknown dialect or a wrong
+        table name, TypeError for a connection in place of the function.
         """
         if not callable(connect) or (hasattr(connect, "cursor") and not isinstance(connect, type)):
             raise TypeError(
