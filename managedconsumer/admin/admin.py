@@ -1,4 +1,4 @@
-"""The questions behind the commands and ``KafkaClient``: groups, their members and lag, topics, other offsets."""
+"""The requests behind the commands and ``KafkaClient``: groups, their members and lag, topics, resets of offsets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from managedconsumer.structs import NO_GENERATION, OffsetAndMetadata, OffsetType
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import Message, RecordChunk
 
-#: ListOffsets: the record with the highest timestamp (KIP-734, Kafka 3.0).
+#: ListOffsets' code of the record with the highest timestamp (KIP-734, Kafka 3.0).
 _NEWEST = -3
 _OFFSET_FETCH_BATCHED = 8
 # Messages that are decoded at a time.
@@ -38,9 +38,9 @@ Offsets = dict[TopicPartition, int]
 
 
 class Admin:
-    """Questions about a cluster's groups and topics. Thread-safe; it joins no group.
+    """Requests about a cluster's groups and topics. Thread-safe; it joins no group.
 
-    :param patience: how long (seconds) one question may take while coordinators and leaders move
+    :param patience: how long (seconds) to retry while coordinators and leaders move
     """
 
     def __init__(self, cluster: Cluster, patience: float = 30.0) -> None:
@@ -50,16 +50,16 @@ class Admin:
         self._asking = Asking(cluster, self._pool, patience)
 
     def close(self) -> None:
-        """Close the connections. A later question connects again."""
+        """Close the connections. A later request connects again."""
         self._pool.close_idle()
         self._offsets.close()
 
     # -- groups -------------------------------------------------------------------------------------------
 
     def groups(self, *, lag: bool = False) -> list[GroupListing]:
-        """All groups that we may see, by name; with ``lag`` those of consumers have theirs, in messages and seconds.
+        """All groups that we may see, by name; with ``lag`` those of consumers have a lag, in messages and seconds.
 
-        Raises NoBrokersAvailableError, and what a broker answers.
+        Raises NoBrokersAvailableError, and a broker's error.
         """
         listed = self._listed()
         if not lag:
@@ -116,16 +116,16 @@ class Admin:
         return {name: _or_raise(offsets) for name, offsets in found.items()}
 
     def lag(self, names: Iterable[str], *, seconds: bool = True) -> dict[str, GroupLag]:
-        """How far each group is behind, in messages and (with ``seconds``) in seconds.
+        """The lag of each group, in messages and (with ``seconds``) in seconds.
 
-        ``seconds`` reads one message of each partition that is behind, with one request for all partitions of a
-        leader. A topic that was deleted is left out. Raises GroupIdNotFound for a group that does not exist.
+        ``seconds`` reads one message of each partition with a lag, with one request for all partitions of a leader.
+        Deleted topics are left out. Raises GroupIdNotFound for a group that does not exist.
         """
         wanted = list(names)
         return self._lag_of(wanted, self.describe(wanted), seconds=seconds)
 
     def lag_of_existing(self, names: Iterable[str], *, seconds: bool = False) -> dict[str, GroupLag]:
-        """:meth:`lag`; a group that is gone by now is left out."""
+        """:meth:`lag` without the groups that do not exist."""
         described = {
             name: group for name, group in self._describe(names).items() if not isinstance(group, err.GroupIdNotFound)
         }
@@ -164,19 +164,19 @@ class Admin:
         partitions: Collection[int] | None = None,
         execute: bool = False,
     ) -> Reset:
-        """Move what an idle group has committed for ``topic`` (``partitions`` None: all of them).
+        """Move the committed offsets of an idle group for ``topic`` (``partitions`` None: all of them).
 
         ``to`` is "earliest", "latest", an offset, a datetime, an ISO 8601 time or as in "2 hours ago"; ``shift`` moves
-        by so many messages instead, backwards when negative. Past the ends of the log is the end. Nothing is written
-        without ``execute``. Raises GroupNotEmpty, which names the members, for a group that is in use: the broker
-        checks this once more when it writes. A group that does not exist is made.
+        by so many messages instead, backwards when negative. Offsets beyond the log become its nearest end. Writes only
+        with ``execute``. Raises GroupNotEmpty, with the members' names, for a group in use; the broker checks this
+        again at the write. A group that does not exist is made.
         """
         if (to is None) == (shift is None):
             raise err.ConfigurationError("say where to go: either to=... or shift=...")
         try:
             resets.check_idle(self.describe([group])[group])
         except err.GroupIdNotFound:
-            pass  # nobody is in it
+            pass  # it has no members
         tps = self._partitions(topic, partitions)
         ends, committed = self._ends(tps), self.committed([group])[group]
         if shift is not None:
@@ -226,7 +226,7 @@ class Admin:
         return found
 
     def offsets_at(self, topic: str, moment: timestamps.Moment, partitions: Collection[int] | None = None) -> Offsets:
-        """Where ``moment`` is in the logs of ``topic``; a time after the last message is the end of the log."""
+        """The offsets of ``moment`` in the logs of ``topic``; a time after the last message is the end of the log."""
         return self._offsets_at(moment, self.ends(topic, partitions))
 
     def _offsets_at(self, moment: timestamps.Moment, ends: Mapping[TopicPartition, tuple[int, int]]) -> Offsets:
@@ -236,7 +236,7 @@ class Admin:
         return {tp: offset if offset >= 0 else ends[tp][1] for tp, (offset, _) in found.items()}
 
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each log and the one behind its last message."""
+        """The first offset and the end of each log."""
         return self._ends(self._partitions(topic, partitions))
 
     def read(
@@ -275,7 +275,7 @@ class Admin:
     def chunks(
         self, ranges: Mapping[TopicPartition, tuple[int, int]], limits: RangeLimits | None
     ) -> Iterator[tuple[RecordChunk, int]]:
-        """The same as chunks, partition by partition, each with the offset at which its range ends."""
+        """As :meth:`read`, but chunks, partition by partition, each with the offset at which its range ends."""
         for tp, (start, stop) in sorted(ranges.items()):
             for chunk in fetch_range(self._pool, *tp, start, stop, limits, on_lost=lambda _first, _behind: None):
                 yield chunk, stop
@@ -298,7 +298,7 @@ class Admin:
         return {TopicPartition(topic, number) for number in (info.partitions if numbers is None else numbers)}
 
     def _ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Where the logs begin and end; a topic that is gone is left out."""
+        """The first offset and the end of each log; deleted topics are left out."""
         missing = {tp.topic for tp in tps} - set(self._cluster.snapshot.topics)
         if missing:
             self._cluster.refresh(missing)
@@ -315,7 +315,7 @@ class Admin:
         return {tp: timestamp for tp, (_, timestamp) in found.items() if timestamp >= 0}
 
     def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-        """Offset and timestamp of each; raises the first error but that of a topic that is gone."""
+        """Offset and timestamp of each, without deleted topics; raises the first other error."""
         found = {}
         for tp, answer in self._offsets.list_offsets(wanted, self._patience).items():
             if answer.error is None:

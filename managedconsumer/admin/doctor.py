@@ -1,4 +1,4 @@
-"""Why does it not work? One look at everything between this program and its messages, from the name of the host on."""
+"""The doctor: check all steps from the broker's host name to a topic's messages and a group's offsets."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def installation() -> Iterator[Finding]:
 
 
 def examine(cluster: Cluster, admin: Admin, topic: str | None, group: str | None) -> Iterator[Finding]:
-    """Look at ``cluster``, which is not connected yet, then at a topic and a group; raises nothing of Kafka's.
+    """Check ``cluster``, which is not connected yet, then a topic and a group. Raises no KafkaException.
 
-    It ends where going on makes no sense. Messages of up to one partition are decoded; nothing is committed.
+    It ends early if a later check makes no sense. It decodes messages of one partition at most, and commits nothing.
     """
     reachable = False
     for host, port in cluster.bootstrap:

@@ -10,7 +10,7 @@ from managedconsumer.admin.values import GroupLag, TopicDescription
 from managedconsumer.wire.protocol import schemas, versions
 from managedconsumer.wire.protocol.api import Api
 
-#: The APIs that every consumer needs, and those of later releases with their use.
+#: The APIs that every consumer needs, that group members need, and those of later releases with their use.
 _BASIC = (schemas.METADATA, schemas.FETCH, schemas.LIST_OFFSETS, schemas.FIND_COORDINATOR)
 _GROUP = (schemas.JOIN_GROUP, schemas.SYNC_GROUP, schemas.HEARTBEAT, schemas.OFFSET_COMMIT, schemas.OFFSET_FETCH)
 _EXTRA: tuple[tuple[Api, int, str], ...] = (
@@ -18,7 +18,7 @@ _EXTRA: tuple[tuple[Api, int, str], ...] = (
     (schemas.JOIN_GROUP, 5, "static members (KIP-345, Kafka 2.3)"),
     (schemas.CONSUMER_GROUP_HEARTBEAT, 0, "group_protocol='consumer' (KIP-848, Kafka 4.0)"),
 )
-#: Clocks of producers and of this machine may differ by so many seconds before it is worth a word.
+#: Clocks of producers and of this machine may differ by so many seconds without a note.
 _SKEW = 5.0
 
 
@@ -39,7 +39,7 @@ def protocol(address: str, ranges: versions.Ranges) -> Iterator[Finding]:
 
 
 def topic(found: TopicDescription, now: float) -> Iterator[Finding]:
-    """A topic's partitions; ``now`` is the wall clock in seconds."""
+    """Judge a topic's partitions; ``now`` is the wall clock in seconds."""
     subject = f"topic {found.name}"
     leaderless = [str(part.partition) for part in found.partitions if part.leader < 0]
     if leaderless:
@@ -61,7 +61,7 @@ def topic(found: TopicDescription, now: float) -> Iterator[Finding]:
 
 
 def group(found: GroupLag) -> Iterator[Finding]:
-    """A group: who is in it, and whether what it has committed can still be read."""
+    """Judge a group: its members, and whether its committed offsets can still be read."""
     description = found.group
     subject = f"group {description.name}"
     members = [f"{each.instance_id or each.client_id} at {each.host}" for each in description.members]
