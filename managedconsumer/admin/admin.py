@@ -24,6 +24,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
+from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.structs import NO_GENERATION, OffsetAndMetadata, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import Message, RecordChunk
@@ -68,12 +69,11 @@ class Admin:
         return [each._replace(lag=lags.get(each.name)) for each in listed]
 
     def _listed(self) -> list[GroupListing]:
-        found = self._asking.brokers(
-            lambda connection, node: requests.read_list(
-                connection.request(schemas.LIST_GROUPS, {"states_filter": [], "types_filter": []}), node
-            )
-        )
-        return sorted(set(found))
+        def ask(connection: Connection, node: int) -> list[GroupListing]:
+            answer = connection.request(schemas.LIST_GROUPS, {"states_filter": [], "types_filter": []})
+            return requests.read_list(answer, node)
+
+        return sorted(set(self._asking.brokers(ask)))
 
     def describe(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """The groups with their members; raises GroupIdNotFound for one that does not exist."""
@@ -148,9 +148,10 @@ class Admin:
         for name in wanted:
             rows = []
             for tp in sorted(tp for tp in {*committed[name], *owners[name]} if tp in ends):
-                offset = committed[name].get(tp)
+                (start, end), offset = ends[tp], committed[name].get(tp)
+                lag = None if offset is None else max(0, end - max(offset, start))
                 age = None if offset is None else old.get((tp, offset))
-                rows.append(_lag(tp, offset, ends[tp], age, owners[name].get(tp)))
+                rows.append(PartitionLag(*tp, offset, start, end, lag, age, owners[name].get(tp)))
             found[name] = GroupLag(described[name], tuple(rows))
         return found
 
@@ -323,14 +324,6 @@ class Admin:
             elif not isinstance(answer.error, err.UnknownTopicOrPartition):
                 raise answer.error
         return found
-
-
-def _lag(
-    tp: TopicPartition, committed: int | None, ends: tuple[int, int], seconds: float | None, member: Any
-) -> PartitionLag:
-    start, end = ends
-    lag = None if committed is None else max(0, end - max(committed, start))
-    return PartitionLag(*tp, committed, start, end, lag, seconds, member)
 
 
 def _is_unknown(group: object) -> bool:

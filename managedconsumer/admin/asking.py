@@ -137,8 +137,9 @@ class Asking:
         found: dict[str, BrokerInfo | err.KafkaException] = {}
         for some in requests.slices(names, _GROUPS):
             left = some
-            while left:  # an old broker finds one at a time
-                answer = self._cluster.request(schemas.FIND_COORDINATOR, requests.find_body(left))
+            while left:  # from version 4 on a broker finds all of them, before that the first one
+                body = {"key": left[0], "key_type": 0, "coordinator_keys": left}
+                answer = self._cluster.request(schemas.FIND_COORDINATOR, body)
                 found.update(requests.read_find(answer, left))
                 left = [name for name in left if name not in found]
         if any(isinstance(b, BrokerInfo) and b.node_id not in self._cluster.snapshot.brokers for b in found.values()):

@@ -7,7 +7,7 @@ from typing import Iterator
 from managedconsumer import errors as err
 from managedconsumer.admin import judging
 from managedconsumer.admin.admin import Admin
-from managedconsumer.admin.findings import Finding, note, ok, wrong
+from managedconsumer.admin.values import Finding, note, ok, wrong
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.structs import TopicPartition

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Iterable, Iterator, Mapping
 
-from managedconsumer.admin.findings import Finding, note, ok, wrong
 from managedconsumer.admin.timestamps import iso
-from managedconsumer.admin.values import GroupLag, TopicDescription
+from managedconsumer.admin.values import Finding, GroupLag, TopicDescription, note, ok, wrong
 from managedconsumer.wire.protocol import schemas, versions
 from managedconsumer.wire.protocol.api import Api
 

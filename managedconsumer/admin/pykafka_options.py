@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Iterator, Mapping, NamedTuple
 
-from managedconsumer.admin.findings import Level
+from managedconsumer.admin.values import Level
 from managedconsumer.config import ConsumerOptions
 
 #: A remark without its place.

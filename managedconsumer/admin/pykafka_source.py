@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import Iterator, Mapping, NamedTuple
 
-from managedconsumer.admin.findings import Level
 from managedconsumer.admin.pykafka_options import CONSUMERS, about_client, about_consumer
+from managedconsumer.admin.values import Level
 
 
 class Remark(NamedTuple):

@@ -35,11 +35,6 @@ def read_list(answer: Mapping[str, Any], node: int) -> list[GroupListing]:
     ]
 
 
-def find_body(names: list[str]) -> dict[str, Any]:
-    """A FindCoordinator: for all of ``names`` from version 4 on, for the first before."""
-    return {"key": names[0], "key_type": 0, "coordinator_keys": names}
-
-
 def read_find(answer: Mapping[str, Any], names: list[str]) -> dict[str, BrokerInfo | err.KafkaException]:
     """Return each group's coordinator, or the error. An old broker's answer is about the first name only."""
     entries = answer.get("coordinators") or [{**answer, "key": names[0]}]

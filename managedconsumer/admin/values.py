@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
 from managedconsumer.structs import TopicPartition
 
@@ -127,3 +128,23 @@ class Reset(NamedTuple):
     group: str
     moves: tuple[Move, ...]
     executed: bool
+
+
+#: The doctor's judgement.
+Level = Literal["ok", "note", "wrong"]
+
+
+class Finding(NamedTuple):
+    """``level``: all is well, worth knowing, or wrong; ``remedy``: how to mend it, empty if nothing is needed."""
+
+    level: Level
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+ok = partial(Finding, "ok")
+#: Not wrong, but worth knowing.
+note = partial(Finding, "note")
+#: Something that does not work, or loses messages.
+wrong = partial(Finding, "wrong")

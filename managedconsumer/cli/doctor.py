@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from managedconsumer.admin import doctor, judging
-from managedconsumer.admin.findings import Finding
 from managedconsumer.admin.pykafka_source import Remark, look_at
+from managedconsumer.admin.values import Finding
 from managedconsumer.cli import _show
 from managedconsumer.cli._codes import NO
 from managedconsumer.cli._connection import connection_options, prepared

@@ -15,7 +15,7 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 
 # One for each registry and meter, as several consumers may share it.
 _adapters: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-# How long (seconds) what was read together serves the instruments that are asked one by one.
+# How long (seconds) values that were read together serve all instruments, which OpenTelemetry reads one by one.
 _FRESH = 0.5
 
 
@@ -36,7 +36,7 @@ def _adapted(metrics: Any, make: Callable[[Any], Any]) -> Any:
 
 
 class PrometheusRegistry(Metrics):
-    """Our core, which prometheus_client collects from."""
+    """A registry from which prometheus_client collects."""
 
     def __init__(self, registry: Any) -> None:
         """``registry``: a ``prometheus_client.CollectorRegistry``."""
@@ -44,7 +44,7 @@ class PrometheusRegistry(Metrics):
         registry.register(self)
 
     def describe(self) -> list[Any]:
-        """Nothing is fixed beforehand, and so nothing is collected when this is registered."""
+        """Return nothing, so that prometheus_client does not collect at the registration."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -62,7 +62,7 @@ class PrometheusRegistry(Metrics):
 
 
 class OtelRegistry:
-    """Leads to the instruments of an OpenTelemetry Meter. Thread-safe."""
+    """Makes instruments of an OpenTelemetry Meter. Thread-safe."""
 
     def __init__(self, meter: Any) -> None:
         """``meter``: an ``opentelemetry.metrics.Meter``."""
@@ -70,7 +70,7 @@ class OtelRegistry:
         self._now = ThreadingHandler().now
         self._lock = ThreadingHandler().Lock()
         self._made: dict[str, Any] = {}
-        # By the name of an instrument: tags and where values come from.
+        # By the name of an instrument: the source of values for each set of tags.
         self._sources: dict[str, dict[Any, Callable[[], Iterable[Row]]]] = {}
 
     def counter(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> _Adds:
@@ -107,14 +107,14 @@ class OtelRegistry:
             self._observe(each, tags, fresh.read)
 
     def forget(self, tags: Mapping[str, str]) -> None:
-        """Drop what is read for ``tags``."""
+        """Stop reading the values of ``tags``."""
         gone = set(tags.items())
         with self._lock:
             for name, sources in self._sources.items():
                 self._sources[name] = {key: read for key, read in sources.items() if not gone <= key}
 
     def forget_later(self, tags: Mapping[str, str]) -> None:
-        """The consumer is gone: drop its values, and report nothing any more."""
+        """Do nothing: the sources of a collected consumer yield nothing."""
 
     def _make(self, about: Measure, make: Callable[[], Any]) -> Any:
         with self._lock:
@@ -158,7 +158,7 @@ class _Adds:
 
 
 class _Fresh:
-    """Values that were read together, kept for a moment."""
+    """Values that were read together, and are kept for a moment."""
 
     def __init__(self, read: Callable[[], Iterable[Row]], now: Callable[[], float]) -> None:
         self._read, self._now = read, now

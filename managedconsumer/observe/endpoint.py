@@ -1,4 +1,4 @@
-"""``serve()``: what Kubernetes, Prometheus and KEDA ask a process that consumes."""
+"""``serve()``: the answers for Kubernetes, Prometheus and KEDA."""
 
 from __future__ import annotations
 
@@ -19,17 +19,12 @@ _JSON, _TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Served(Seen, Protocol):
-    """A consumer, as far as it is served."""
+    """The part of a consumer that is served."""
 
     @property
-    def handler(self) -> Handler:
-        """Threads or greenlets."""
-
-    def health(self, *, stuck_after_s: float = ..., dead_after_s: float = ...) -> Any:
-        """Return the consumer's health."""
-
-    def group_partitions(self) -> int:
-        """How many partitions there are to be shared."""
+    def handler(self) -> Handler: ...
+    def health(self, *, stuck_after_s: float = ..., dead_after_s: float = ...) -> Any: ...
+    def group_partitions(self) -> int: ...
 
 
 def serve(
@@ -42,12 +37,12 @@ def serve(
 ) -> Endpoint:
     """Answer ``/live``, ``/ready``, ``/metrics`` and ``/lag`` for ``consumers`` until ``close()``.
 
-    ``port`` 0 chooses a free one, see ``address``. It runs in a thread, or in a greenlet where the first consumer does.
-    ``stuck_after_s``: how long (seconds) a partition may stand still before ``/ready`` says 503, ``dead_after_s``:
-    before ``/live`` says it, too, and the process is started anew (see ``health()``). ``metrics``: a registry (ours, or
-    a CollectorRegistry of prometheus_client) that ``/metrics`` shows besides. Raises ListenError, an OSError, when the
-    address cannot be had. Every client that reaches the address can read topics, groups and offsets; nothing of
-    the messages. On 127.0.0.1 it answers requests for an IP address or localhost, not for other names.
+    ``port`` 0 chooses a free one, see ``address``. The server runs in a thread, or in a greenlet if the first consumer
+    does. ``stuck_after_s``: how long (seconds) a partition may stand still before ``/ready`` answers 503;
+    ``dead_after_s``: before ``/live`` does, so that the process is restarted (see ``health()``). ``metrics``: another
+    registry (ours, or a CollectorRegistry of prometheus_client) for ``/metrics``. Raises ListenError, an OSError, when
+    the address is not available. All clients of the address can read topics, groups and offsets, but no messages. On
+    127.0.0.1 it answers requests for an IP address or localhost, not for other names.
     """
     return Endpoint(consumers, host, port, stuck_after_s, metrics, dead_after_s)
 
@@ -128,9 +123,9 @@ class Endpoint:
 
 
 def replicas(consumers: Iterable[Served], lag_per_replica: float) -> dict[str, Any]:
-    """How many processes are wanted: one for each ``lag_per_replica`` messages of lag, at most one a partition.
+    """The wanted number of processes: one for each ``lag_per_replica`` messages of lag, at most one a partition.
 
-    A process knows its own partitions only: their lag is scaled to all partitions of the topics.
+    A process knows only its own partitions: their lag is scaled up to all partitions of the topics.
     """
     lag = mine = all_of_them = 0
     for consumer in consumers:

@@ -1,9 +1,9 @@
 """The flight recorder: the last events of a membership in a file of fixed size, readable after ``kill -9``.
 
-The file is a ring. What was written is the operating system's, whatever becomes of the process; a power cut may lose
-the last half minute. Its first line says how far it was written; the rest is JSON lines, the oldest of which is cut
-where the newest ends. A kill may come between a line and the change of the first one, or (at the end of a page of the
-operating system's) in the middle of a line: the former counts, the latter is left out. A start goes on behind it.
+The file is a ring. The operating system has each written line, also if the process dies; a power cut may lose the last
+half minute. The first line says where the newest event ends; JSON lines follow, the oldest of which is cut there. A
+kill between an event's line and the change of the first line keeps the event; a kill in the middle of a line (at the
+end of a page of the operating system's) loses it. The next start goes on behind it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from managedconsumer.runtime.waiting.handlers import Handler
 
 log = logging.getLogger(__name__)
 
-#: How large (bytes) the file is: some thousands of events.
+#: The file's size in bytes: some thousands of events.
 SIZE = 1 << 20
 _MAGIC = b"managedconsumer history 1 "
 _DIGITS = 12
 _HEAD = len(_MAGIC) + _DIGITS + 1
-# How long (seconds) a stop waits for a disk.
+# How long (seconds) a stop waits for the disk.
 _PATIENCE = 2.0
-# How often (seconds) the worker looks whether its consumer was forgotten.
+# How often (seconds) the worker checks whether its consumer was collected.
 _REST = 60.0
 
 
 class FlightRecorder:
-    """Writes events into one file, in a worker: a caller that adds one holds locks, and must not wait for a disk."""
+    """Writes events into one file, in a worker: callers of :meth:`add` hold locks, and must not wait for a disk."""
 
     def __init__(self, path: str | os.PathLike[str], handler: Handler, size: int = SIZE) -> None:
-        """``size`` (bytes) counts when the file is made."""
+        """``size``: of a new file, in bytes."""
         self._path = Path(path)
         self._handler = handler
         self._size = size
@@ -54,8 +54,7 @@ class FlightRecorder:
     def open(self) -> None:
         """Make the file or go on in it, and start the worker. Idempotent.
 
-        Raises ConfigurationError when it cannot be used: another consumer writes to it, it is another kind of file, or
-        it cannot be made.
+        Raises ConfigurationError if another consumer writes to it, it is another kind of file, or it cannot be made.
         """
         if self._file >= 0:
             return
@@ -110,13 +109,13 @@ class FlightRecorder:
             os.pwrite(file, self._head() + bytes(self._room), 0)
 
     def add(self, event: GroupEvent) -> None:
-        """Let ``event`` be written. Thread-safe; neither waits nor raises."""
+        """Queue ``event`` for the worker. Thread-safe; neither waits nor raises."""
         if not self._closing:
             self._events.append(event)
             self._wake.set()
 
     def write(self) -> None:
-        """Write what was added. Called by one thread at a time: the worker, or :meth:`close`."""
+        """Write the queued events. Called by one thread at a time: the worker, or :meth:`close`."""
         try:
             while self._events:
                 event = self._events.popleft()
@@ -139,11 +138,11 @@ class FlightRecorder:
 
     @property
     def closing(self) -> bool:
-        """True when no more is written."""
+        """True when the worker has to end."""
         return self._closing
 
     def close(self) -> None:
-        """Write what is left, and no more. Idempotent."""
+        """Write the queued events, and close the file. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -158,7 +157,7 @@ class FlightRecorder:
 
 
 def _run(there: weakref.ref[FlightRecorder], wake: Any) -> None:
-    """The worker. It does not keep the recorder, so that the file of a forgotten consumer is closed."""
+    """The worker. Its weak reference lets the file of a collected consumer be closed."""
     while True:
         wake.wait(_REST)
         wake.clear()
@@ -172,9 +171,9 @@ def _run(there: weakref.ref[FlightRecorder], wake: Any) -> None:
 
 
 def lines_of(data: bytes) -> Iterator[str]:
-    """The JSON lines of a file's content, oldest first: a flight recorder's, or JSON lines as they are.
+    """The JSON lines of a file's content, oldest first: a flight recorder's file, or a file of JSON lines.
 
-    A line that was cut in a flight recorder's file, by a newer one or by a kill in the middle, is left out.
+    Lines of a flight recorder that a newer line or a kill has cut are left out.
     """
     if not data.startswith(_MAGIC):
         yield from data.decode("utf-8").splitlines()
@@ -188,11 +187,11 @@ def lines_of(data: bytes) -> Iterator[str]:
 
 
 def _newest(ring: bytes, place: int) -> int:
-    """Where the newest line ends: at ``place``, or behind it if lines are there that the file's head does not know.
+    """The end of the newest line: ``place``, or behind it if the file's head does not know the last lines yet.
 
-    They are whole and not older than the line before ``place``. What else begins there is the oldest one.
+    These are whole and not older than the line before ``place``; the oldest line begins behind them.
     """
-    if place >= len(ring):  # somebody has cut the file
+    if place >= len(ring):  # the file was cut
         return place
     turned = ring[place:] + ring[:place]
     last = _event_in(turned[:-1].rpartition(b"\n")[2].strip(b"\0"))
@@ -202,13 +201,13 @@ def _newest(ring: bytes, place: int) -> int:
         if event is None or (last is not None and event["time"] < last["time"]):
             break
         last, start = event, end + 1
-        if start == len(turned):  # all of one moment: nothing says which is the oldest
+        if start == len(turned):  # all lines have one time, so the oldest is unknown
             return place
     return (place + start) % len(ring)
 
 
 def _event_in(line: bytes) -> dict[str, Any] | None:
-    """Parse a whole line; None for one that was cut."""
+    """Parse a line; None if it was cut."""
     try:
         found = json.loads(line) if line else None
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Measures that are read from a consumer when a registry is asked: no work is done for each message."""
+"""Measures that are read from a consumer when a registry is read: no message costs anything."""
 
 from __future__ import annotations
 
@@ -14,18 +14,13 @@ Row = tuple[str, Mapping[str, str], float]
 class Seen(Protocol):
     """The part of a consumer that measures read."""
 
-    def health(self) -> Any:
-        """Return the consumer's health."""
-
-    def progress(self) -> Any:
-        """How far each partition is."""
-
-    def topic_partition(self, key: Any) -> TopicPartition:
-        """Which partition a key of ``progress()`` means."""
+    def health(self) -> Any: ...
+    def progress(self) -> Any: ...
+    def topic_partition(self, key: Any) -> TopicPartition: ...
 
 
 def measure(metrics: Any, consumer: Seen, tags: Mapping[str, str]) -> None:
-    """Let ``metrics`` read ``consumer`` whenever it is asked; it is held weakly."""
+    """Let ``metrics`` read ``consumer``, to which it keeps a weak reference, whenever it is read."""
     there = weakref.ref(consumer)
 
     def read() -> Iterator[Row]:
@@ -35,7 +30,7 @@ def measure(metrics: Any, consumer: Seen, tags: Mapping[str, str]) -> None:
     if hasattr(metrics, "bundle"):
         metrics.bundle((*OF_CONSUMERS, *OF_PARTITIONS, *OF_RUNS), read, tags)
         return
-    for each in OF_CONSUMERS:  # another registry: what has no tags of its own
+    for each in OF_CONSUMERS:  # another registry takes measures without tags of their own
 
         def one(name: str = each.name) -> float:
             return next(value for row, _, value in read() if row == name)

@@ -1,7 +1,7 @@
 """A small registry of metrics: counters, gauges and timers with tags, and Prometheus' text of them.
 
-For another monitoring system read :meth:`Metrics.values`. Thread-safe. A gauge may be read from its source when it is
-asked for: what costs nothing to know costs nothing to keep.
+For another monitoring system read :meth:`Metrics.values`. Thread-safe. A gauge may have a source, which is read only
+when the metrics are.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from managedconsumer.values import NamedTuple
 
 Tags = tuple[tuple[str, str], ...]
 
-#: One native lock for all: held for an addition, never while anything waits, so greenlets may use it too.
+#: One native lock for all metrics. It is held for an addition and never over a wait, so greenlets may use it, too.
 _lock = ThreadingHandler().Lock()
 
 
 class Counter:
-    """Only ever rises."""
+    """A number that only rises."""
 
     kind = "counter"
 
@@ -43,7 +43,7 @@ class Counter:
 
 
 class Gauge:
-    """Goes up and down; read from ``source`` when one is given."""
+    """A number that rises and falls, or is read from ``source``."""
 
     def __init__(self, source: Callable[[], float] | None = None, kind: str = "gauge") -> None:
         self.kind = kind
@@ -51,15 +51,15 @@ class Gauge:
         self._value = 0.0
 
     def set(self, value: float) -> None:
-        """The value from now on (without a source)."""
+        """Set the value (without a source)."""
         self._value = value
 
     def read_from(self, source: Callable[[], float]) -> None:
-        """Ask ``source`` for the value from now on."""
+        """Read the value from ``source`` from now on."""
         self._source = source
 
     def samples(self) -> dict[str, float]:
-        """``{suffix of the name: value}``; nothing when the source cannot be read at the moment."""
+        """``{suffix of the name: value}``; empty while the source fails."""
         if self._source is None:
             return {"": self._value}
         try:
@@ -69,7 +69,7 @@ class Gauge:
 
 
 class Timer:
-    """How often something took place, how long it took in all and at most (seconds)."""
+    """The number of events, their total time and their longest time (seconds)."""
 
     kind = "summary"
 
@@ -103,7 +103,7 @@ M = TypeVar("M", Counter, Gauge, Timer)
 
 
 class Metrics:
-    """The registry. Asking twice for the same name and tags gives the same metric."""
+    """The registry. The same name and tags always give the same metric."""
 
     def __init__(self) -> None:
         self._metrics: dict[tuple[str, Tags], Metric] = {}
@@ -124,7 +124,7 @@ class Metrics:
         source: Callable[[], float] | None = None,
         kind: str = "gauge",
     ) -> Gauge:
-        """A gauge; with ``source`` (the newest counts) it is read when asked for. ``kind`` is Prometheus' type."""
+        """A gauge; with ``source`` (the newest counts) it is read with the metrics. ``kind`` is Prometheus' type."""
         gauge = self._metric(Gauge, name, text, tags, lambda: Gauge(source, kind))
         if source is not None:
             gauge.read_from(source)
@@ -150,15 +150,15 @@ class Metrics:
     def bundle(
         self, measures: Iterable[Measure], read: Callable[[], Iterable[Row]], tags: Mapping[str, str] | None = None
     ) -> None:
-        """Metrics that ``read()`` gives together, as name, tags and value; :meth:`forget` drops them by ``tags``.
+        """Metrics that ``read()`` returns together, as name, tags and value; :meth:`forget` drops them by ``tags``.
 
-        What an earlier call with the same ``tags`` gave is replaced.
+        Replaces those of an earlier call with the same ``tags``.
         """
         with _lock:
             self._bundles = {**self._bundles, _tags(tags): ({each.name: each for each in measures}, read)}
 
     def forget(self, tags: Mapping[str, str]) -> None:
-        """Drop every metric that carries all of ``tags``: what they describe is gone."""
+        """Drop all metrics that have all of ``tags``."""
         gone = set(_tags(tags))
         with _lock:
             self._metrics = {key: metric for key, metric in self._metrics.items() if not gone <= set(key[1])}
@@ -179,7 +179,7 @@ class Metrics:
         }
 
     def families(self) -> list[Family]:
-        """Everything at this moment, sorted by name; what each monitoring system gets is made from it."""
+        """All samples at this moment, sorted by name; all exporters use them."""
         self._forget_the_gone()
         with _lock:
             metrics, bundles, texts = (

@@ -139,6 +139,9 @@ class DeltaStore(VersionedStore):
                 marks[names[0]] = _NOTHING if row.next is None else row.next
         return commit(version, marks, None if output is None else output.table())
 
+    def output(self) -> Tables:
+        return Tables()
+
     def passing(self, error: BaseException) -> bool:
         """True for storage that does not answer, and for a table that is missing now."""
         return super().passing(error) or type(error).__name__ == "TableNotFoundError"

@@ -85,8 +85,11 @@ class SQLStore(Store):
         return f"<SQLStore {self._dialect.name}, table {self._dialect.table}>"
 
     def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
-        with self._reading() as connection:
-            return self._rows(connection, group, list(tps))
+        try:
+            return self._rows(self._connection(), group, list(tps))
+        except BaseException:
+            self._drop(self._key())
+            raise
 
     def _rows(self, connection: Any, group: str, wanted: list[TopicPartition]) -> dict[TopicPartition, Row]:
         found = {}
@@ -187,14 +190,6 @@ class SQLStore(Store):
     def _thread_ended(self, key: tuple[int, int]) -> None:
         self._watched.discard(key)
         self._drop(key)
-
-    @contextmanager
-    def _reading(self) -> Iterator[Any]:
-        try:
-            yield self._connection()
-        except BaseException:
-            self._drop(self._key())
-            raise
 
     @contextmanager
     def _committing(self) -> Iterator[Any]:

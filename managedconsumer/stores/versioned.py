@@ -40,9 +40,9 @@ class VersionedStore(Store):
         False only if there is one already. Durable when it returns True.
         """
 
+    @abstractmethod
     def output(self) -> Any:
-        """A new handle for a user's results; of a table: :class:`Tables`."""
-        return Tables()
+        """A new handle for a user's results."""
 
     def discard(self, output: Any) -> None:
         """The transaction was undone: remove the results in ``output``."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from managedconsumer.admin import judging
-from managedconsumer.admin.findings import Finding, note, ok, wrong
 from managedconsumer.admin.values import (
+    Finding,
     GroupDescription,
     GroupLag,
     MemberDescription,
     PartitionEnds,
     PartitionLag,
     TopicDescription,
+    note,
+    ok,
+    wrong,
 )
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.protocol import schemas
