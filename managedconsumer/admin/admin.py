@@ -200,7 +200,7 @@ class Admin:
         )
         error = found[group]
         if isinstance(error, (err.UnknownMemberId, err.IllegalGeneration)):
-            raise err.GroupNotEmpty(f"somebody has joined group {group!r} meanwhile: nothing was changed") from error
+            raise err.GroupNotEmpty(f"a member has joined group {group!r} meanwhile: nothing was changed") from error
         _or_raise(error)
 
     # -- topics -------------------------------------------------------------------------------------------

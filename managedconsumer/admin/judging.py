@@ -33,7 +33,7 @@ def protocol(address: str, ranges: versions.Ranges) -> Iterator[Finding]:
         return
     lacking = [text for api, least, text in _EXTRA if not versions.supports(api, ranges, least)]
     fetch = ranges[schemas.FETCH.key]
-    shown = f"it speaks what is needed (Fetch {fetch[0]} to {fetch[1]})"
+    shown = f"its versions fit (Fetch {fetch[0]} to {fetch[1]})"
     yield ok(f"broker {address}", shown + (f"; it lacks {', '.join(lacking)}" if lacking else ""))
 
 
@@ -42,7 +42,7 @@ def topic(found: TopicDescription, now: float) -> Iterator[Finding]:
     subject = f"topic {found.name}"
     leaderless = [str(part.partition) for part in found.partitions if part.leader < 0]
     if leaderless:
-        text = f"partition {', '.join(leaderless)} has no leader: nobody can read it now"
+        text = f"partition {', '.join(leaderless)} has no leader: it cannot be read now"
         yield wrong(subject, text, "look at the brokers that have its replicas")
     behind = [str(part.partition) for part in found.partitions if len(part.in_sync) < len(part.replicas)]
     if behind:

@@ -49,8 +49,8 @@ _OPTIONS = {
     "deserializer": "deserializer: a message for which it raises stays where it is, and on_error decides (pykafka "
     'skips and commits it): on_error="skip" passes it, with a line in the log',
     "fetch_error_backoff_ms": "fetch_error_backoff_ms has no effect: pauses grow from 50 ms to 0.4 s. Remove it",
-    "post_rebalance_callback": "post_rebalance_callback: an exception in it comes out of the next consume(); what it "
-    "returns for partitions that are not ours is ignored",
+    "post_rebalance_callback": "post_rebalance_callback: the next consume() raises its exception; an offset that "
+    "it returns for a partition that is not ours is ignored",
 }
 
 

@@ -1,4 +1,4 @@
-"""``managedconsumer doctor``: what is wrong between here and the messages, and what a pykafka program has to change."""
+"""``managedconsumer doctor``: find faults between here and the messages, and what a pykafka program has to change."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def command(
 
 
 def _shown(findings: list[Finding], as_json: bool) -> list[Finding]:
-    """Each as soon as it is known: some take a time-out."""
+    """Print each at once, as some checks take a time-out."""
     for each in findings if not as_json else ():
         _show.say(f"{_SIGNS[each.level]}  {each.subject}: {each.text}")
         if each.remedy:

@@ -1,4 +1,4 @@
-"""``managedconsumer group NAME``: who is in a group, and how far it is."""
+"""``managedconsumer group NAME``: a group's members and progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``managedconsumer peek TOPIC``: look at messages. Joins no group, commits nothing."""
+"""``managedconsumer peek TOPIC``: show messages. Joins no group, commits nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``managedconsumer reset GROUP TOPIC``: where an idle group goes on."""
+"""``managedconsumer reset GROUP TOPIC``: move the committed offsets of an idle group."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from managedconsumer.cli._connection import with_admin
 @click.argument("group")
 @click.argument("topic")
 @click.option("--to", metavar="WHERE", help="earliest, latest, an offset, an ISO 8601 time (UTC), or '2 hours ago'.")
-@click.option("--shift", type=int, metavar="N", help="By N messages from what is committed; backwards when negative.")
+@click.option(
+    "--shift", type=int, metavar="N", help="By N messages from the committed offsets; negative: backwards."
+)
 @_show.partitions_option
 @click.option("--execute", is_flag=True, help="Do it. Without this the plan is shown.")
 @with_admin

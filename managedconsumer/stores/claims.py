@@ -159,7 +159,7 @@ class Claims:
                 raise TopicGoneError(
                     f"group {group}: these messages of {tp.topic}-{tp.partition} are of the topic with id {topic}, "
                     f"which was deleted. The topic of that name has id {known or held[tp].topic} now, and the store "
-                    "keeps its messages: nothing was stored. Go on with what is handed out next",
+                    "keeps its messages: nothing was stored. Go on with the next messages",
                     (tp,),
                 )
         for tp, topic in news.items():

@@ -113,8 +113,8 @@ class Fence(ABC):
             old = self.patiently(lambda: self.rows(group, wanted))
             if old == before:
                 raise err.IllegalStateError(
-                    f"group {group}: the store refuses a claim of {shown_of(wanted)}, though nobody else has changed "
-                    "the rows: does a trigger, a rule or a policy of the database forbid it?"
+                    f"group {group}: the store refuses a claim of {shown_of(wanted)}, though no other process has "
+                    "changed the rows: does a trigger, a rule or a policy of the database forbid it?"
                 )
             before = old
             refused = {tp: row for tp, row in old.items() if outranks(row, generation, member)}

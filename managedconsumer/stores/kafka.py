@@ -17,7 +17,7 @@ from managedconsumer.clock import Deadline
 from managedconsumer.stores.attaching import partitions_of
 from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError, TopicGoneError
 from managedconsumer.stores.producers import producing
-from managedconsumer.stores.rows import NO_GROUP, Move, Row, spans_of, with_topic
+from managedconsumer.stores.rows import NO_GROUP, Move, Row, shown_of, spans_of, with_topic
 from managedconsumer.stores.store import Store
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.values import NamedTuple
@@ -148,7 +148,7 @@ class KafkaStore(Store):
                 f"group {group}: a transaction with offsets of these partitions has not ended for "
                 f"{self._patience:.0f} s. Its producer has died, or has lost its brokers. It is aborted after that "
                 "producer's transaction.timeout.ms, at once when a producer with the same transactional.id starts. "
-                f"Give KafkaStore a patience_ms that is longer: {', '.join(f'{t}-{n}' for t, n in wanted)}"
+                f"Give KafkaStore a patience_ms that is longer: {shown_of(wanted)}"
             ) from error
         return {tp: row for tp in wanted if (row := self._row(tp, committed.get(tp))) is not None}
 
@@ -302,9 +302,11 @@ class KafkaStore(Store):
     # -- what went wrong --------------------------------------------------------------------------------
 
     def _refused(self, tps: Iterable[TopicPartition], sent: Any) -> _RefusedError:
-        names = ", ".join(f"{topic}-{number}" for topic, number in tps)
-        text = f"group {self._group}: it has gone on without this member, or has given {names} to others"
-        error = _RefusedError(f"{text}: nothing was stored", tuple(tps))
+        error = _RefusedError(
+            f"group {self._group}: it has a new generation without this member, or has given {shown_of(tps)} to "
+            "others: nothing was stored",
+            tuple(tps),
+        )
         error.sent, error.claims = sent, {tp: self._mine.get(tp) for tp in tps}
         return error
 

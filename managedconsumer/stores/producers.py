@@ -134,7 +134,7 @@ class KafkaPython(Confluent):
             try:
                 call(*words)
                 ended.append(None)
-            except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+            except Exception as error:  # noqa: BLE001 - the waiting thread raises it
                 ended.append(error)
 
         self._handler.run_beside("producer", self._patience, attempt)

@@ -112,7 +112,7 @@ class SQLStore(Store):
             if any(found.get(tp) != old for tp, (old, _) in changes.items()):
                 return False
         raise err.ConfigurationError(
-            f"the database refuses a claim, and nobody else has claimed: {type(refused).__name__}: {refused}. Does "
+            f"the database refuses a claim, though no other claim came: {type(refused).__name__}: {refused}. Does "
             f"the table {self.table} have a column, a check or a trigger of its own?"
         ) from refused
 
@@ -145,7 +145,7 @@ class SQLStore(Store):
             if not self._dialect.same(connection, mark):
                 raise err.IllegalStateError(
                     "the block has ended the store's transaction (commit(), rollback(), `with connection:`, "
-                    "executescript()), or hidden its failure: what it wrote may count without its offsets"
+                    "executescript()), or hidden its failure: its results may count without their offsets"
                 )
             if self._dialect.move(connection, group, moves) != len(moves):
                 raise ConflictError("the offsets were moved, or claimed by another member")

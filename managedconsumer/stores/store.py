@@ -257,7 +257,7 @@ class Store(Fence):
             ) from error
         if isinstance(error, ConflictError):
             raise err.IllegalStateError(
-                f"group {group}: the store does not move the offsets of {shown_of(moves)}, though nobody else has "
-                "changed them: does a trigger, a rule or a policy of the database forbid it?"
+                f"group {group}: the store does not move the offsets of {shown_of(moves)}, though no other process "
+                "has changed them: does a trigger, a rule or a policy of the database forbid it?"
             ) from error
         raise error

@@ -259,7 +259,7 @@ def test_a_store_that_went_back(found: dict[TopicPartition, Row], has: str, left
     assert in_doubt(claims, 15, 16) and not in_doubt(claims, 14, 16)
     with pytest.raises(IllegalStateError) as refused:
         store(claims, 15, 16)
-    text = f"the store went back: it has {has} of orders-0, and had them up to offset 15. These begin at 15: what lies "
+    text = f"the store went back: it has {has} of orders-0, and had them up to offset 15. These begin at 15: those between "
     assert str(refused.value).startswith(text)
     rest = " Read on from what the store has (rewind(consumer); of a Spark query put the checkpoint back). Where Kafka "
     assert str(refused.value).endswith(
