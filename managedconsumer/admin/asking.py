@@ -35,10 +35,7 @@ class Asking:
         self._cluster, self._pool, self._patience = cluster, pool, patience
 
     def brokers(self, ask: Callable[[Connection, int], list[T]]) -> list[T]:
-        """``ask(connection, node)`` for every broker, in parallel; returns all answers, or raises the first error.
-
-        A broker that still loads its groups is asked again until the patience is over, as Java's Admin does.
-        """
+        """``ask(connection, node)`` for every broker, again while it loads its groups; raises the first error."""
 
         def ask_node(node: int, _: list[int]) -> Answers[int, list[T]]:
             with self._connection(node) as connection:

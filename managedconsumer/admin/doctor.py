@@ -27,10 +27,7 @@ def installation() -> Iterator[Finding]:
 
 
 def examine(cluster: Cluster, admin: Admin, topic: str | None, group: str | None) -> Iterator[Finding]:
-    """Check ``cluster``, which is not connected yet, then a topic and a group. Raises no KafkaException.
-
-    It ends early if a later check makes no sense. It decodes messages of one partition at most, and commits nothing.
-    """
+    """Check ``cluster``, not connected yet, then a topic and a group, if possible. Raises no KafkaException."""
     reachable = False
     for host, port in cluster.bootstrap:
         finding = _connect(cluster, host, port)

@@ -66,10 +66,7 @@ def parse_moment(given: object, now: float) -> Moment:
 
 
 def iso(milliseconds: int) -> str:
-    """A time in ISO 8601 with milliseconds, UTC; the number itself where the calendar ends.
-
-    Producers may write any number as a record's timestamp.
-    """
+    """A time in ISO 8601, UTC; the number itself beyond the calendar, as producers may write any number."""
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000.0, timezone.utc)
     except (ValueError, OverflowError, OSError):

@@ -123,10 +123,7 @@ class Endpoint:
 
 
 def replicas(consumers: Iterable[Served], lag_per_replica: float) -> dict[str, Any]:
-    """The wanted number of processes: one for each ``lag_per_replica`` messages of lag, at most one a partition.
-
-    A process knows only its own partitions: their lag is scaled up to all partitions of the topics.
-    """
+    """One process for each ``lag_per_replica`` messages, where our partitions' lag is scaled to all partitions."""
     lag = mine = all_of_them = 0
     for consumer in consumers:
         known = [part.lag for part in consumer.progress().values() if part.lag is not None]

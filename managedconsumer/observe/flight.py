@@ -52,10 +52,7 @@ class FlightRecorder:
         self._place = self._room = 0
 
     def open(self) -> None:
-        """Make the file or go on in it, and start the worker. Idempotent.
-
-        Raises ConfigurationError if another consumer writes to it, it is another kind of file, or it cannot be made.
-        """
+        """Open the file, start the worker. Idempotent. Raises ConfigurationError if the file cannot be used."""
         if self._file >= 0:
             return
         try:
@@ -171,10 +168,7 @@ def _run(there: weakref.ref[FlightRecorder], wake: Any) -> None:
 
 
 def lines_of(data: bytes) -> Iterator[str]:
-    """The JSON lines of a file's content, oldest first: a flight recorder's file, or a file of JSON lines.
-
-    Lines of a flight recorder that a newer line or a kill has cut are left out.
-    """
+    """The whole JSON lines, oldest first, of a flight recorder's file or of a file of JSON lines."""
     if not data.startswith(_MAGIC):
         yield from data.decode("utf-8").splitlines()
         return

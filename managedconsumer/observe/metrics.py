@@ -150,10 +150,7 @@ class Metrics:
     def bundle(
         self, measures: Iterable[Measure], read: Callable[[], Iterable[Row]], tags: Mapping[str, str] | None = None
     ) -> None:
-        """Metrics that ``read()`` returns together, as name, tags and value; :meth:`forget` drops them by ``tags``.
-
-        Replaces those of an earlier call with the same ``tags``.
-        """
+        """Metrics that ``read()`` returns as name, tags and value; replaces those of the same ``tags``."""
         with _lock:
             self._bundles = {**self._bundles, _tags(tags): ({each.name: each for each in measures}, read)}
 

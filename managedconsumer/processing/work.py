@@ -240,18 +240,12 @@ class Work:
     # -- finished messages----------------------------------------------------------------------------
 
     def again(self, key_queue: KeyQueue, place: int, error: BaseException) -> bool:
-        """True if the message at ``place`` of ``key_queue``, which failed with ``error``, is to be tried again.
-
-        Called by the worker that has the key queue, without the lock.
-        """
+        """True if a failed message is to be tried again. Its worker calls this without the lock."""
         retry = self._plan.retry
         return retry is not None and retry.again(error, 1 if place else key_queue.attempts + 1)
 
     def note(self, key_queue: KeyQueue, dead: int = 0) -> int:
-        """Note a worker's progress in ``key_queue``; the last ``dead`` messages are dead.
-
-        Returns the newly finished.
-        """
+        """Note a worker's progress, with the last ``dead`` messages dead; returns the number of newly finished ones."""
         seen = key_queue.seen
         ours = key_queue.settle()
         dead = min(ours, dead)

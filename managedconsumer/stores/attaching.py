@@ -144,10 +144,7 @@ class Taking:
             self._ids.begin_anew(tp, why)
 
     def go_back(self, group: str, error: StoreWentBackError, tps: Iterable[TopicPartition]) -> None:
-        """The store has lost transactions, perhaps our claims: claim again, and read on from its present offsets.
-
-        ``tps``: the partitions of the transaction that was undone; all its messages are handed out again.
-        """
+        """The store lost transactions: claim again, and read all of ``tps`` again from its present offsets."""
         lost = self._taken.intersection(error.partitions)
         if group != self.group or not lost:
             return
@@ -204,10 +201,7 @@ class Taking:
         me: tuple[int, str],
         rows: Mapping[TopicPartition, Row],
     ) -> None:
-        """Let Kafka confirm us: it takes a commit only from a member of the present generation.
-
-        The commit repeats the group's positions or the store's offsets, so it moves nothing.
-        """
+        """Let Kafka confirm us, by a commit of the present offsets: it takes commits only from members."""
         offsets = {}
         for tp in tps:
             stored = rows[tp].next_in(topic_text(topic_ids.get(tp))) if tp in rows else None
@@ -226,10 +220,7 @@ class Taking:
 
 
 class StoreListener:
-    """The consumer's listener: it claims and seeks, then calls the user's own listener, if there is one.
-
-    The user's methods may be coroutine functions: their results are returned, to be awaited.
-    """
+    """The consumer's listener: it claims and seeks, then calls the user's listener, whose coroutines it returns."""
 
     def __init__(self, taking: Taking, inner: Any) -> None:
         self.taking = taking

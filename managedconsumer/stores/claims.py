@@ -232,10 +232,7 @@ class Claims:
         *,
         ids: bool = False,
     ) -> dict[TopicPartition, Move]:
-        """Return the transaction's moves. Raises when its messages do not follow the stored ones.
-
-        ``ids``: the store keeps the ids of topics.
-        """
+        """The moves; raises if the messages do not follow the stored ones. ``ids``: the store keeps topic ids."""
         stored = {tp: end for tp, span in spans.items() if (end := held[tp].next) is not None and span.first < end}
         if stored:
             (topic, number), end = next(iter(stored.items()))
@@ -263,10 +260,7 @@ class Claims:
         return {tp: Move(held[tp].row, spans[tp].next, members[tp]) for tp in sorted(spans)}
 
     def check_order(self, group: str, places: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Raise IllegalStateError for a message (partition and offset) that a transaction of later ones skipped.
-
-        The store's offset is beyond it, so it looks stored and is not.
-        """
+        """Raise IllegalStateError for a message that a transaction of later ones skipped: it only looks stored."""
         for tp, offset in places:
             held = self._held.get((group, tp))
             if held is not None and any(first <= offset < end for first, end in held.gaps):

@@ -195,10 +195,7 @@ def commit(version: Any, marks: Mapping[str, int], rows: Any) -> bool:
 
 
 def _restores(version: Any, since: int) -> list[tuple[int, int | str]]:
-    """The versions after ``since`` that a RESTORE has made, the newest first, with the version or time restored.
-
-    Only of the commits that the log has, and of the last thousand.
-    """
+    """The logged versions after ``since`` that a RESTORE made, the newest first, with the version or time restored."""
     found: list[tuple[int, int | str]] = []
     for commit in version.history(min(_MOST, version.version() - since)):
         if commit.get("operation") == "RESTORE":

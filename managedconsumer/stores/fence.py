@@ -163,10 +163,7 @@ class Fence(ABC):
         return self._claims.offsets(group)
 
     def begins(self, group: str) -> dict[TopicPartition, int]:
-        """The offset from which each claimed partition has to be read, where it is known.
-
-        That is the next offset, or the first one of a transaction that was undone.
-        """
+        """Where to read each claimed partition, if known: its next offset, or the first of an undone transaction."""
         return self._claims.begins(group)
 
     # -- patience ---------------------------------------------------------------------------------------
@@ -189,10 +186,7 @@ class Fence(ABC):
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def tries(self, most: float = math.inf) -> Iterator[None]:
-        """Yield for each try of a change at which another writer may be faster, with pauses between them.
-
-        It ends after ``patience_ms``, or ``most`` seconds.
-        """
+        """Yield for each try against faster writers, with pauses, for ``patience_ms`` or ``most`` seconds."""
         deadline, pause = Deadline(self._handler.now(), min(self._patience, most)), _SHORT_PAUSE
         while True:
             yield

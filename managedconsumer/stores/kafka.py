@@ -311,10 +311,7 @@ class KafkaStore(Store):
         return error
 
     def _still_ours(self, error: _RefusedError) -> bool:
-        """True if the member was only in an earlier generation, and has all its partitions in the present one.
-
-        Waits until the member has learnt of that generation.
-        """
+        """True once the member is in a later generation and has all its partitions there; waits until it knows that."""
         deadline = Deadline(self._handler.now(), _NEWS)
         while error.sent is not None and not deadline.expired(self._handler.now()):
             try:

@@ -17,10 +17,7 @@ Piece = dict[TopicPartition, Span]
 
 @contextmanager
 def micro_batch(frame: Any, write: Write, max_offsets: int | None) -> Iterator[tuple[Any, Write]]:
-    """Yield the arguments of :meth:`Store.save`: the data to store, and the function to call.
-
-    For pieces Spark computes the frame once; the executors keep it, on their disks if it is too large for memory.
-    """
+    """Yield the arguments of :meth:`Store.save`. For pieces Spark computes the frame once, and keeps it."""
     if max_offsets is None:
         yield frame.toArrow(), write
         return

@@ -103,10 +103,7 @@ class Confluent:
 
 
 class KafkaPython(Confluent):
-    """kafka-python's ``KafkaProducer``, version 3 or newer.
-
-    Its calls have no time-out, and 3.0.12 waits as long as a broker is away, so a worker thread makes them.
-    """
+    """kafka-python's ``KafkaProducer`` from version 3 on. A worker makes the calls, as they have no time-out."""
 
     def prepare(self) -> None:
         if getattr(self._producer, "config", {}).get("transactional_id") is None:

@@ -37,10 +37,7 @@ _PLACE = ["topic", "partition", "offset"]
 
 
 class Row(NamedTuple):
-    """One partition of one group: the next offset (None: nothing stored yet), and its owner's claim.
-
-    ``member`` may have the id of the offset's topic behind the name.
-    """
+    """A group's next offset in one partition (None: none yet), and the claim; ``member`` may end with a topic id."""
 
     next: int | None
     claim: int

@@ -137,10 +137,7 @@ class Store(Fence):
         self._attached.add(attaching.attach(self, consumer, group, self._handler.new_id()))
 
     def rewind(self, consumer: Any) -> None:
-        """Seek ``consumer`` back to the first messages that are not stored, after a transaction was undone.
-
-        Call it in the thread that consumes.
-        """
+        """Seek ``consumer`` back to the first messages that are not stored; in the thread that consumes."""
         attaching.rewind(consumer, self.begins)
 
     def foreach_batch(
