@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Collection, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.logs import LogFields
@@ -43,22 +43,12 @@ def attach(store: Fence, consumer: Any, group: str | None, lonely: str) -> Takin
             raise err.IllegalStateError("attach: start() the consumer first, so that it has its partitions")
         taking.take(partitions_of(consumer))
         return taking
-    consumer.listener = StoreListener(taking, consumer.listener)
+    taking.inner, consumer.listener = consumer.listener, taking
     held = partitions_of(consumer)
     if held:  # it has joined already, and the listener hears only of later assignments
         taking.take(held)
         taking.drop_revoked()
     return taking
-
-
-def rewind(consumer: Any, begins: Callable[[str], Mapping[TopicPartition, int]]) -> None:
-    """See :meth:`managedconsumer.stores.Store.rewind`; ``begins``: :meth:`Fence.begins`."""
-    listener = getattr(consumer, "listener", None)
-    group = listener.taking.group if isinstance(listener, StoreListener) else consumer.group
-    held = partitions_of(consumer)
-    for tp, offset in begins(group).items():
-        if tp in held:
-            consumer.seek(tp, offset)
 
 
 def partitions_of(consumer: Any) -> list[TopicPartition]:
@@ -67,12 +57,16 @@ def partitions_of(consumer: Any) -> list[TopicPartition]:
 
 
 class Taking:
-    """Claims partitions for a consumer in its present generation, and moves its positions."""
+    """Claims partitions for a consumer in its present generation, and moves its positions.
+
+    It is the consumer's listener, which calls the user's listener (``inner``) and returns its coroutines.
+    """
 
     def __init__(self, store: Fence, consumer: Any, group: str, lonely: str, *, confirmed: bool) -> None:
         """``confirmed``: Kafka can be asked whether the consumer may commit for its group."""
         self.store = store
         self.group = group
+        self.inner: Any = None
         self._consumer = consumer
         self._lonely = lonely
         self._confirmed = confirmed
@@ -218,34 +212,26 @@ class Taking:
         if self._identity() != me:
             raise UnconfirmedError(f"group {self.group}: generation {me[0]} has ended", tuple(tps))
 
-
-class StoreListener:
-    """The consumer's listener: it claims and seeks, then calls the user's listener, whose coroutines it returns."""
-
-    def __init__(self, taking: Taking, inner: Any) -> None:
-        self.taking = taking
-        self._inner = inner
-
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> Any:
         """Claim them, and read on from the store. If the group has moved on, the consumer hands out none of them."""
-        self.taking.drop_revoked()
+        self.drop_revoked()
         try:
             if assigned:
-                self.taking.take(assigned)
+                self.take(assigned)
         except UnconfirmedError as error:
-            log.info("not claimed, as the group has moved on: %s", error, extra=LogFields(self.taking.group)())
-        return None if self._inner is None else self._inner.on_partitions_assigned(assigned)
+            log.info("not claimed, as the group has moved on: %s", error, extra=LogFields(self.group)())
+        return None if self.inner is None else self.inner.on_partitions_assigned(assigned)
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> Any:
         """Give them up after the user's callback, which may still store results; an async one is not waited for."""
         try:
-            return None if self._inner is None else self._inner.on_partitions_revoked(revoked)
+            return None if self.inner is None else self.inner.on_partitions_revoked(revoked)
         finally:
-            self.taking.give_up(revoked)
+            self.give_up(revoked)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> Any:
         """Give them up first: other members may have claimed them already."""
-        self.taking.give_up(lost)
-        if self._inner is None:
+        self.give_up(lost)
+        if self.inner is None:
             return None
-        return getattr(self._inner, "on_partitions_lost", self._inner.on_partitions_revoked)(lost)
+        return getattr(self.inner, "on_partitions_lost", self.inner.on_partitions_revoked)(lost)

@@ -138,7 +138,12 @@ class Store(Fence):
 
     def rewind(self, consumer: Any) -> None:
         """Seek ``consumer`` back to the first messages that are not stored; in the thread that consumes."""
-        attaching.rewind(consumer, self.begins)
+        listener = getattr(consumer, "listener", None)
+        group = listener.group if isinstance(listener, attaching.Taking) else consumer.group
+        assigned = attaching.partitions_of(consumer)
+        for tp, offset in self.begins(group).items():
+            if tp in assigned:
+                consumer.seek(tp, offset)
 
     def foreach_batch(
         self, write: Callable[[Any, Any], object], *, group: str, max_offsets: int | None = None
