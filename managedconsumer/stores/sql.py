@@ -24,17 +24,10 @@ _UNDECIDED = 1.0
 class Connection(Protocol):
     """A connection of PEP 249: sqlite3's, psycopg's, duckdb's."""
 
-    def cursor(self) -> Any:
-        """See PEP 249."""
-
-    def commit(self) -> Any:
-        """See PEP 249."""
-
-    def rollback(self) -> Any:
-        """See PEP 249."""
-
-    def close(self) -> Any:
-        """See PEP 249."""
+    def cursor(self) -> Any: ...
+    def commit(self) -> Any: ...
+    def rollback(self) -> Any: ...
+    def close(self) -> Any: ...
 
 
 class SQLStore(Store):
