@@ -57,15 +57,15 @@ class Admin:
 
     # -- groups -------------------------------------------------------------------------------------------
 
-    def groups(self, *, lag: bool = False) -> list[GroupListing]:
-        """All groups that we may see, by name; with ``lag`` those of consumers have a lag, in messages and seconds.
+    def groups(self, *, lag: bool = False, seconds: bool = True) -> list[GroupListing]:
+        """All groups that we may see; with ``lag`` those of consumers have theirs (``seconds``: see :meth:`lag`).
 
         Raises NoBrokersAvailableError, and a broker's error.
         """
         listed = self._listed()
         if not lag:
             return listed
-        lags = self.lag_of_existing((each.name for each in listed if each.of_consumers), seconds=True)
+        lags = self.lag_of_existing((each.name for each in listed if each.of_consumers), seconds=seconds)
         return [each._replace(lag=lags.get(each.name)) for each in listed]
 
     def _listed(self) -> list[GroupListing]:
@@ -126,11 +126,9 @@ class Admin:
 
     def lag_of_existing(self, names: Iterable[str], *, seconds: bool = False) -> dict[str, GroupLag]:
         """:meth:`lag` without the groups that do not exist."""
-        described = {
-            name: group for name, group in self._describe(names).items() if not isinstance(group, err.GroupIdNotFound)
-        }
-        found = {name: _or_raise(each) for name, each in described.items()}
-        return self._lag_of(list(described), found, seconds=seconds)
+        answers = self._describe(names).items()
+        found = {name: _or_raise(group) for name, group in answers if not isinstance(group, err.GroupIdNotFound)}
+        return self._lag_of(list(found), found, seconds=seconds)
 
     def _lag_of(
         self, wanted: list[str], described: Mapping[str, GroupDescription], *, seconds: bool = False

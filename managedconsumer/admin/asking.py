@@ -114,10 +114,9 @@ class Asking:
         for node, mine in by_node.items():
             parallel.start(work, node, mine)
         parallel.wait(self._patience, lambda: False)
-        for node, mine in by_node.items():
-            silent = err.RequestTimedOut(f"broker {node} has not answered within {self._patience:.0f} s")
-            answers = {**dict.fromkeys(mine, silent), **answers}
-        return answers
+        text = f"has not answered within {self._patience:.0f} s"
+        silent = {key: err.RequestTimedOut(f"broker {node} {text}") for node, mine in by_node.items() for key in mine}
+        return {**silent, **answers}
 
     @contextmanager
     def _connection(self, node: int) -> Iterator[Connection]:

@@ -21,12 +21,12 @@ _EXTRA: tuple[tuple[Api, int, str], ...] = (
 _SKEW = 5.0
 
 
-def protocol(address: str, ranges: versions.Ranges) -> Iterator[Finding]:
+def protocol(subject: str, ranges: versions.Ranges) -> Iterator[Finding]:
     """Report which protocol versions one broker and this client have in common."""
     missing = [api.name for api in (*_BASIC, *_GROUP) if not versions.supports(api, ranges)]
     if missing:
         yield wrong(
-            f"broker {address}",
+            subject,
             f"it has no version of {', '.join(missing)} in common with this client",
             f"Kafka {versions.OLDEST_BROKER} or newer is needed",
         )
@@ -34,7 +34,7 @@ def protocol(address: str, ranges: versions.Ranges) -> Iterator[Finding]:
     lacking = [text for api, least, text in _EXTRA if not versions.supports(api, ranges, least)]
     fetch = ranges[schemas.FETCH.key]
     shown = f"its versions fit (Fetch {fetch[0]} to {fetch[1]})"
-    yield ok(f"broker {address}", shown + (f"; it lacks {', '.join(lacking)}" if lacking else ""))
+    yield ok(subject, shown + (f"; it lacks {', '.join(lacking)}" if lacking else ""))
 
 
 def topic(found: TopicDescription, now: float) -> Iterator[Finding]:

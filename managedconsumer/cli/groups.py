@@ -19,10 +19,7 @@ def command(admin: Admin, timed: bool, as_json: bool) -> None:
     Only groups of consumers have members and a lag here; others (Kafka Connect, share groups) are listed. --lag adds
     the age of the oldest message that is not committed: it reads a message of each partition that is behind.
     """
-    listed = admin.groups(lag=timed)
-    if not timed:
-        lags = admin.lag_of_existing(group.name for group in listed if group.of_consumers)
-        listed = [group._replace(lag=lags.get(group.name)) for group in listed]
+    listed = admin.groups(lag=True, seconds=timed)
     rows = []
     for group in listed:
         lag = group.lag
