@@ -9,7 +9,7 @@ from typing import Any, Callable, Collection, Iterable, Iterator, Mapping
 from managedconsumer import errors as err
 from managedconsumer.admin import requests, resets, timestamps
 from managedconsumer.admin.ages import ages
-from managedconsumer.admin.asking import Asking
+from managedconsumer.admin.coordinators import Coordinators
 from managedconsumer.admin.values import (
     GroupDescription,
     GroupLag,
@@ -48,7 +48,7 @@ class Admin:
         self._cluster, self._patience = cluster, patience
         self._pool = ConnectionPool(cluster)
         self._offsets = OffsetClient(cluster, None, None, 0)
-        self._asking = Asking(cluster, self._pool, patience)
+        self._coordinators = Coordinators(cluster, self._pool, patience)
 
     def close(self) -> None:
         """Close the connections. A later request connects again."""
@@ -73,14 +73,14 @@ class Admin:
             answer = connection.request(schemas.LIST_GROUPS, {"states_filter": [], "types_filter": []})
             return requests.read_list(answer, node)
 
-        return sorted(set(self._asking.brokers(ask)))
+        return sorted(set(self._coordinators.brokers(ask)))
 
     def describe(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """The groups with their members; raises GroupIdNotFound for one that does not exist."""
         return {name: _or_raise(group) for name, group in self._describe(names).items()}
 
     def _describe(self, names: Iterable[str]) -> dict[str, Any]:
-        found: dict[str, Any] = self._asking.groups(
+        found: dict[str, Any] = self._coordinators.groups(
             names,
             schemas.DESCRIBE_GROUPS,
             lambda some: {"groups": some, "include_authorized_operations": False},
@@ -94,7 +94,7 @@ class Admin:
         return {**found, **gone}
 
     def _describe_consumer_groups(self, names: list[str], classic: Mapping[str, Any]) -> dict[str, Any]:
-        answers = self._asking.groups(
+        answers = self._coordinators.groups(
             names,
             schemas.CONSUMER_GROUP_DESCRIBE,
             lambda some: {"group_ids": some, "include_authorized_operations": False},
@@ -105,7 +105,7 @@ class Admin:
 
     def committed(self, names: Iterable[str]) -> dict[str, Offsets]:
         """Return the groups' committed offsets; raises the first group's error."""
-        found: dict[str, Any] = self._asking.groups(
+        found: dict[str, Any] = self._coordinators.groups(
             names,
             schemas.OFFSET_FETCH,
             requests.offsets_body,
@@ -193,7 +193,7 @@ class Admin:
             return {group: commits.worst(error for error in results.values() if error is not None)}
 
         body = commits.commit_body(group, offsets, NO_GENERATION, None)
-        found = self._asking.groups(
+        found = self._coordinators.groups(
             [group], schemas.OFFSET_COMMIT, lambda _some: body, read, up_to=commits.TOPIC_ID_VERSION - 1
         )
         error = found[group]

@@ -13,9 +13,7 @@ from managedconsumer.cli._connection import with_admin
 @click.argument("group")
 @click.argument("topic")
 @click.option("--to", metavar="WHERE", help="earliest, latest, an offset, an ISO 8601 time (UTC), or '2 hours ago'.")
-@click.option(
-    "--shift", type=int, metavar="N", help="By N messages from the committed offsets; negative: backwards."
-)
+@click.option("--shift", type=int, metavar="N", help="By N messages from the committed offsets; negative: backwards.")
 @_show.partitions_option
 @click.option("--execute", is_flag=True, help="Do it. Without this the plan is shown.")
 @with_admin

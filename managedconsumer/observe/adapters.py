@@ -16,7 +16,7 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 # One for each registry and meter, as several consumers may share it.
 _adapters: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 # How long (seconds) values that were read together serve all instruments, which OpenTelemetry reads one by one.
-_FRESH = 0.5
+_CACHED_S = 0.5
 
 
 def registry_of(metrics: Any) -> Any:
@@ -73,17 +73,17 @@ class OtelRegistry:
         # By the name of an instrument: the source of values for each set of tags.
         self._sources: dict[str, dict[Any, Callable[[], Iterable[Row]]]] = {}
 
-    def counter(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> _Adds:
+    def counter(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> _Instrument:
         """As of :class:`~managedconsumer.observe.metrics.Metrics`."""
         about = _about(name, "counter", text)
         made = self._make(about, lambda: self._meter.create_counter(about.otel, about.unit, about.text))
-        return _Adds(made, _attributes(about, tags))
+        return _Instrument(made, _attributes(about, tags))
 
-    def timer(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> _Adds:
+    def timer(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> _Instrument:
         """As of :class:`~managedconsumer.observe.metrics.Metrics`; a histogram in OpenTelemetry."""
         about = _about(name, "timer", text)
         made = self._make(about, lambda: self._meter.create_histogram(about.otel, about.unit, about.text))
-        return _Adds(made, _attributes(about, tags))
+        return _Instrument(made, _attributes(about, tags))
 
     def gauge(
         self,
@@ -102,7 +102,7 @@ class OtelRegistry:
         self, measures: Iterable[Measure], read: Callable[[], Iterable[Row]], tags: Mapping[str, str] | None = None
     ) -> None:
         """As of :class:`~managedconsumer.observe.metrics.Metrics`."""
-        fresh = _Fresh(read, self._now)
+        fresh = _CachedRead(read, self._now)
         for each in measures:
             self._observe(each, tags, fresh.read)
 
@@ -142,7 +142,7 @@ class OtelRegistry:
         self._make(about, lambda: create(about.otel, [told], about.unit, about.text))
 
 
-class _Adds:
+class _Instrument:
     """A counter or a histogram, with its attributes."""
 
     def __init__(self, instrument: Any, attributes: Mapping[str, str]) -> None:
@@ -157,7 +157,7 @@ class _Adds:
         self._instrument.record(seconds, self._attributes)
 
 
-class _Fresh:
+class _CachedRead:
     """Values that were read together, and are kept for a moment."""
 
     def __init__(self, read: Callable[[], Iterable[Row]], now: Callable[[], float]) -> None:
@@ -167,7 +167,7 @@ class _Fresh:
     def read(self) -> list[Row]:
         """All rows, at most half a second old."""
         known = self._rows
-        if known is None or self._now() - known[0] > _FRESH:
+        if known is None or self._now() - known[0] > _CACHED_S:
             known = self._rows = self._now(), list(self._read())
         return known[1]
 

@@ -24,31 +24,31 @@ class UnconfirmedError(FencedStoreError):
     """Kafka does not confirm that we are a member of the generation that assigned the partitions to us."""
 
 
-def attach(store: Fence, consumer: Any, group: str | None, lonely: str) -> Taking:
-    """See :meth:`managedconsumer.stores.Store.attach`. ``lonely``: the member id of a consumer without a group."""
+def attach(store: Fence, consumer: Any, group: str | None, own_id: str) -> StoreClaimer:
+    """See :meth:`managedconsumer.stores.Store.attach`. ``own_id``: the member id of a consumer without a group."""
     own = consumer.group
     name = own if group is None else group
     if name is None:
         raise err.ConfigurationError(
             "attach: this consumer has no consumer_group: say under which name its offsets are kept, by group="
         )
-    taking = Taking(store, consumer, name, lonely, confirmed=own is not None)
+    claimer = StoreClaimer(store, consumer, name, own_id, confirmed=own is not None)
     consumer.keep_order(
         "a store is attached to this consumer. It keeps one next offset for each partition, so a message that is "
         "stored before an earlier one would move the offset beyond that one, which would be lost",
-        taking.moved_on,
+        claimer.moved_on,
     )
     if not hasattr(consumer, "listener"):
         if not consumer.partitions:
             raise err.IllegalStateError("attach: start() the consumer first, so that it has its partitions")
-        taking.take(partitions_of(consumer))
-        return taking
-    taking.inner, consumer.listener = consumer.listener, taking
-    held = partitions_of(consumer)
-    if held:  # it has joined already, and the listener hears only of later assignments
-        taking.take(held)
-        taking.drop_revoked()
-    return taking
+        claimer.take(partitions_of(consumer))
+        return claimer
+    claimer.inner, consumer.listener = consumer.listener, claimer
+    assigned = partitions_of(consumer)
+    if assigned:  # it has joined already, and the listener hears only of later assignments
+        claimer.take(assigned)
+        claimer.drop_revoked()
+    return claimer
 
 
 def partitions_of(consumer: Any) -> list[TopicPartition]:
@@ -56,36 +56,36 @@ def partitions_of(consumer: Any) -> list[TopicPartition]:
     return sorted(TopicPartition(*each.key) for each in consumer.partitions.values())
 
 
-class Taking:
+class StoreClaimer:
     """Claims partitions for a consumer in its present generation, and moves its positions.
 
     It is the consumer's listener, which calls the user's listener (``inner``) and returns its coroutines.
     """
 
-    def __init__(self, store: Fence, consumer: Any, group: str, lonely: str, *, confirmed: bool) -> None:
+    def __init__(self, store: Fence, consumer: Any, group: str, own_id: str, *, confirmed: bool) -> None:
         """``confirmed``: Kafka can be asked whether the consumer may commit for its group."""
         self.store = store
         self.group = group
         self.inner: Any = None
         self._consumer = consumer
-        self._lonely = lonely
+        self._own_id = own_id
         self._confirmed = confirmed
         # The source of the topics' ids: a consumer's TopicIds.
         self._ids: Any = getattr(consumer, "topic_ids", None)
-        self._taken: set[TopicPartition] = set()
+        self._claimed: set[TopicPartition] = set()
         # Partitions whose handler was interrupted by a loss or a new claim, once for each claim.
-        self._excused: set[TopicPartition] = set()
+        self._interrupted: set[TopicPartition] = set()
 
     def drop_revoked(self) -> None:
         """Give up partitions that were revoked while the store was being attached: the listener was not told."""
-        gone = self._taken.difference(partitions_of(self._consumer))
+        gone = self._claimed.difference(partitions_of(self._consumer))
         if gone:
             self.give_up(gone)
 
     def give_up(self, tps: Collection[TopicPartition]) -> None:
         """The consumer has lost these partitions."""
-        self._taken.difference_update(tps)
-        self._excused.difference_update(tps)
+        self._claimed.difference_update(tps)
+        self._interrupted.difference_update(tps)
         self.store.give_up(self.group, tps)
 
     def take(self, tps: Collection[TopicPartition]) -> None:
@@ -94,18 +94,18 @@ class Taking:
         self._claim(tps, known)
         if self.store.made_anew(self.group, tps) and (now := self._ids.look_again(tps)) != known:
             self._claim(tps, now)  # only the consumer's metadata was old
-        self._taken.update(tps)
-        self._excused.difference_update(tps)
+        self._claimed.update(tps)
+        self._interrupted.difference_update(tps)
         self._seek(tps)
 
     def topics(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
         """The ids of the topics that the consumer reads from now on, for those of ``tps`` that it owns."""
-        mine = self._taken.intersection(tps) if group == self.group and self._ids is not None else ()
+        mine = self._claimed.intersection(tps) if group == self.group and self._ids is not None else ()
         return {tp: text for tp, each in self._ids.of(mine).items() if (text := topic_text(each))} if mine else {}
 
     def handed_out(self, group: str, tp: TopicPartition) -> str:
         """The id of the topic of the message that the consumer handed out last; empty: unknown."""
-        mine = group == self.group and self._ids is not None and tp in self._taken
+        mine = group == self.group and self._ids is not None and tp in self._claimed
         return topic_text(self._ids.handed_out(tp)) if mine else ""
 
     def _claim(self, tps: Collection[TopicPartition], topic_ids: Mapping[TopicPartition, bytes | None]) -> None:
@@ -126,25 +126,25 @@ class Taking:
                     raise
 
     def _seek(self, tps: Collection[TopicPartition]) -> None:
-        held = set(partitions_of(self._consumer)).intersection(tps)
+        assigned = set(partitions_of(self._consumer)).intersection(tps)
         for tp, offset in self.store.begins(self.group).items():
             # Seek also to the present position: a commit of an earlier run() without the store may list messages behind
             # its offset as finished, which the store does not have.
-            if tp in held:
+            if tp in assigned:
                 self._consumer.seek(tp, offset)
-                held.discard(tp)
-        for tp, why in self.store.made_anew(self.group, held).items():
+                assigned.discard(tp)
+        for tp, why in self.store.made_anew(self.group, assigned).items():
             log.warning("%s. It is read from where auto_offset_reset says", why, extra=LogFields(self.group)())
             self._ids.begin_anew(tp, why)
 
     def go_back(self, group: str, error: StoreWentBackError, tps: Iterable[TopicPartition]) -> None:
         """The store lost transactions: claim again, and read all of ``tps`` again from its present offsets."""
-        lost = self._taken.intersection(error.partitions)
+        lost = self._claimed.intersection(error.partitions)
         if group != self.group or not lost:
             return
         try:
             self.take(sorted(lost))
-            self._seek(self._taken.intersection(tps) - lost)
+            self._seek(self._claimed.intersection(tps) - lost)
             log.warning("claimed again, and read on from there: %s", error, extra=LogFields(self.group)())
         except Exception as problem:  # noqa: BLE001 - the caller raises the error that matters
             # The group gives them to others, or Kafka or the store is away.
@@ -175,18 +175,18 @@ class Taking:
                 return False
             break
         # Once for each claim: a handler that stores by another object than this one would otherwise run again for ever.
-        if not self._given_up(firsts) or self._excused.issuperset(firsts):
+        if not self._given_up(firsts) or self._interrupted.issuperset(firsts):
             return False
-        self._excused.update(firsts)
+        self._interrupted.update(firsts)
         return True
 
     def _given_up(self, tps: Iterable[TopicPartition]) -> bool:
         """True if we have given up one of ``tps``, or have claimed all of them again since."""
-        return not self._taken.issuperset(tps) or self.store.claimed(self.group).keys() >= set(tps)
+        return not self._claimed.issuperset(tps) or self.store.claimed(self.group).keys() >= set(tps)
 
     def _identity(self) -> tuple[int, str]:
         member = getattr(self._consumer, "consumer_id", b"").decode()
-        return (self._consumer.generation_id, member) if member else (NO_GROUP, self._lonely)
+        return (self._consumer.generation_id, member) if member else (NO_GROUP, self._own_id)
 
     def _prove(
         self,
@@ -234,4 +234,4 @@ class Taking:
         self.give_up(lost)
         if self.inner is None:
             return None
-        return getattr(self.inner, "on_partitions_lost", self.inner.on_partitions_revoked)(lost)
+        return (getattr(self.inner, "on_partitions_lost", None) or self.inner.on_partitions_revoked)(lost)

@@ -325,7 +325,7 @@ class KafkaStore(Store):
     def _moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
         """True if ``run()`` has to call the handler again, or drop the messages with their partitions.
 
-        Unlike :class:`attaching.Taking` this asks Kafka by no commit, which would move the store's offsets.
+        Unlike :class:`attaching.StoreClaimer` this asks Kafka by no commit, which would move the store's offsets.
         """
         if not isinstance(error, FencedStoreError):
             return False

@@ -12,7 +12,7 @@ from managedconsumer.clock import Deadline
 from managedconsumer.logs import LogFields
 from managedconsumer.results import check_result
 from managedconsumer.stores import attaching
-from managedconsumer.stores.claims import Held
+from managedconsumer.stores.claims import Claim
 from managedconsumer.stores.errors import (
     AlreadyStoredError,
     ConflictError,
@@ -40,7 +40,7 @@ class Store(Fence):
         ``use_greenlets``: greenlets use the store; a wait lets other greenlets run.
         """
         super().__init__(patience_ms, use_greenlets)
-        self._attached: WeakSet[attaching.Taking] = WeakSet()
+        self._attached: WeakSet[attaching.StoreClaimer] = WeakSet()
 
     # -- transactions -----------------------------------------------------------------------------------
 
@@ -61,19 +61,19 @@ class Store(Fence):
             with self._transaction(messages, group) as handle:
                 yield handle
         except StoreWentBackError as error:
-            for taking in list(self._attached):
-                taking.go_back(group, error, spans_of(messages))
+            for claimer in list(self._attached):
+                claimer.go_back(group, error, spans_of(messages))
             raise
 
     @contextmanager
     def _transaction(self, messages: Any, group: str) -> Iterator[Any]:
         spans = spans_of(messages)
         topics = self._topics(group, messages, spans)
-        with self._claims.busy(group, spans) as held:
-            self._turn(group, held, messages, topics)
-            self._refresh(group, held, spans)
+        with self._claims.busy(group, spans) as claimed:
+            self._turn(group, claimed, messages, topics)
+            self._refresh(group, claimed, spans)
             try:
-                moves = self._claims.moves(group, held, spans, ids=self.keeps_topic_ids)
+                moves = self._claims.moves(group, claimed, spans, ids=self.keeps_topic_ids)
             except AlreadyStoredError as error:
                 self._claims.check_order(group, below(messages, error.next_offsets))
                 raise
@@ -86,11 +86,11 @@ class Store(Fence):
             except BaseException as error:
                 refused = isinstance(error, ConflictError) and not begun
                 if not (finished or refused) or not isinstance(error, Exception):
-                    self._claims.owe(held, spans, unsure=finished)
+                    self._claims.owe(claimed, spans, unsure=finished)
                     raise
-                self._settle(group, spans, moves, held, error)
+                self._settle(group, spans, moves, claimed, error)
             for tp in moves:
-                held[tp].move(spans[tp], moves[tp])
+                claimed[tp].move(spans[tp], moves[tp])
 
     def save(self, messages: Any, write: Callable[[Any, Any], object], *, group: str | None = None) -> None:
         """Store ``messages`` by ``write(handle, messages)``, with retries after transient errors for ``patience_ms``.
@@ -139,7 +139,7 @@ class Store(Fence):
     def rewind(self, consumer: Any) -> None:
         """Seek ``consumer`` back to the first messages that are not stored; in the thread that consumes."""
         listener = getattr(consumer, "listener", None)
-        group = listener.group if isinstance(listener, attaching.Taking) else consumer.group
+        group = listener.group if isinstance(listener, attaching.StoreClaimer) else consumer.group
         assigned = attaching.partitions_of(consumer)
         for tp, offset in self.begins(group).items():
             if tp in assigned:
@@ -188,27 +188,31 @@ class Store(Fence):
             return {}
         found = topics_of(messages)
         for tp in set(tps) - found.keys():
-            for taking in list(self._attached):
-                if topic := taking.handed_out(group, tp):
+            for claimer in list(self._attached):
+                if topic := claimer.handed_out(group, tp):
                     found[tp] = [topic]
         return found
 
     def _turn(
-        self, group: str, held: Mapping[TopicPartition, Held], messages: Any, topics: Mapping[TopicPartition, list[str]]
+        self,
+        group: str,
+        claimed: Mapping[TopicPartition, Claim],
+        messages: Any,
+        topics: Mapping[TopicPartition, list[str]],
     ) -> None:
         """Notice messages of a topic that was created again. Raises TopicGoneError for those of the deleted topic."""
-        news = [tp for tp, ids in topics.items() if ids != [held[tp].topic]]
+        news = [tp for tp, ids in topics.items() if ids != [claimed[tp].topic]]
         if not news:
             return
         present: dict[TopicPartition, str] = {}
-        for taking in list(self._attached):
-            present |= taking.topics(group, news)
-        for text in self._claims.turn(group, held, {tp: topics[tp] for tp in news}, present).values():
+        for claimer in list(self._attached):
+            present |= claimer.topics(group, news)
+        for text in self._claims.turn(group, claimed, {tp: topics[tp] for tp in news}, present).values():
             log.warning("%s", text, extra=LogFields(group)())
         for tp in news:
             if len(topics[tp]) > 1:
-                if held[tp].owed is None:
-                    held[tp].owed = first_of(messages, tp, topics[tp][-1])
+                if claimed[tp].owed is None:
+                    claimed[tp].owed = first_of(messages, tp, topics[tp][-1])
                 raise TopicGoneError(
                     f"group {group}: these messages of {tp.topic}-{tp.partition} are of several topics, with ids "
                     f"{', '.join(topics[tp])}: it was deleted and created again. Nothing was stored. Store those of "
@@ -216,31 +220,33 @@ class Store(Fence):
                     (tp,),
                 )
 
-    def _refresh(self, group: str, held: Mapping[TopicPartition, Held], spans: Mapping[TopicPartition, Span]) -> None:
+    def _refresh(
+        self, group: str, claimed: Mapping[TopicPartition, Claim], spans: Mapping[TopicPartition, Span]
+    ) -> None:
         """Ask the store for the partitions whose last commit, or whose owner, is uncertain."""
-        unsure = [tp for tp, each in held.items() if each.in_doubt(spans[tp])]
+        unsure = [tp for tp, each in claimed.items() if each.in_doubt(spans[tp])]
         if unsure:
             found = self.patiently(lambda: self.rows(group, unsure))
-            self._claims.compare(group, {tp: held[tp] for tp in unsure}, found)
+            self._claims.compare(group, {tp: claimed[tp] for tp in unsure}, found)
 
     def _settle(
         self,
         group: str,
         spans: Mapping[TopicPartition, Span],
         moves: Mapping[TopicPartition, Move],
-        held: Mapping[TopicPartition, Held],
+        claimed: Mapping[TopicPartition, Claim],
         error: Exception,
     ) -> None:
         """A commit has failed: ask the store for its outcome. Returns if it was committed, raises otherwise."""
         if isinstance(error, err.IllegalStateError):  # the block ended the transaction itself
-            self._claims.owe(held, spans, unsure=True)
+            self._claims.owe(claimed, spans, unsure=True)
             raise error
         try:
             found = self.patiently(lambda: self.rows(group, moves))
         except Exception:  # noqa: BLE001 - the first error is the one that matters; the next transaction asks again
             found = None
         if found is None:
-            self._claims.owe(held, spans, unsure=True)
+            self._claims.owe(claimed, spans, unsure=True)
             raise error
         ours = all(move.row.same_owner(found.get(tp)) for tp, move in moves.items())
         counts = ours and all((found[tp].next, found[tp].member) == (moves[tp].next, moves[tp].member) for tp in moves)
@@ -248,11 +254,11 @@ class Store(Fence):
             text = "group %s: a commit has succeeded although it was reported to fail: %s"
             log.info(text, group, error, extra=LogFields(group)())
             return
-        self._claims.owe(held, spans)
-        self._claims.compare(group, held, found, error)
+        self._claims.owe(claimed, spans)
+        self._claims.compare(group, claimed, found, error)
         before = {tp: (move.row.next, move.row.topic) for tp, move in moves.items()}
         moved = [tp for tp, row in found.items() if (row.next, row.topic) != before[tp]]
-        stored = {tp: end for tp in moved if (end := found[tp].next_in(held[tp].topic)) is not None}
+        stored = {tp: end for tp in moved if (end := found[tp].next_in(claimed[tp].topic)) is not None}
         if stored:
             raise AlreadyStoredError(
                 f"group {group}: messages of {shown_of(stored)} are stored already: {stored}", stored

@@ -28,7 +28,7 @@ Read = Callable[[dict[str, Any], int, list[str]], Mapping[str, Any]]
 _GROUPS = 100
 
 
-class Asking:
+class Coordinators:
     """Asks brokers and coordinators. Thread-safe; every call waits for at most ``patience`` seconds."""
 
     def __init__(self, cluster: Cluster, pool: ConnectionPool, patience: float) -> None:
@@ -71,7 +71,7 @@ class Asking:
 
         def once(some: set[str]) -> Answers[str, Any]:
             by_node: dict[int, list[str]] = {}
-            coordinators = self._coordinators(some)
+            coordinators = self._find(some)
             for name, found in coordinators.items():
                 if isinstance(found, BrokerInfo):
                     by_node.setdefault(found.node_id, []).append(name)
@@ -129,7 +129,7 @@ class Asking:
         finally:
             self._pool.give_back(connection)
 
-    def _coordinators(self, names: set[str]) -> dict[str, BrokerInfo | err.KafkaException]:
+    def _find(self, names: set[str]) -> dict[str, BrokerInfo | err.KafkaException]:
         found: dict[str, BrokerInfo | err.KafkaException] = {}
         for some in requests.slices(names, _GROUPS):
             left = some
