@@ -1,15 +1,15 @@
-"""The questions behind the commands and ``KafkaClient``: groups, their members and lag, topics, other offsets."""
+"""The requests behind the commands and ``KafkaClient``: groups, their members and lag, topics, resets of offsets."""
 
 from __future__ import annotations
 
+import heapq
 from datetime import datetime
 from typing import Any, Callable, Collection, Iterable, Iterator, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.admin import requests, resets, timestamps
 from managedconsumer.admin.ages import ages
-from managedconsumer.admin.asking import Asking
-from managedconsumer.admin.reading import read_ranges
+from managedconsumer.admin.coordinators import Coordinators
 from managedconsumer.admin.values import (
     GroupDescription,
     GroupLag,
@@ -24,66 +24,63 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
+from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.structs import NO_GENERATION, OffsetAndMetadata, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import Message, RecordChunk
 
-#: ListOffsets: the record with the highest timestamp (KIP-734, Kafka 3.0).
+#: ListOffsets' code of the record with the highest timestamp (KIP-734, Kafka 3.0).
 _NEWEST = -3
 _OFFSET_FETCH_BATCHED = 8
+# Messages that are decoded at a time.
+_BATCH = 100
 
 Offsets = dict[TopicPartition, int]
 
 
 class Admin:
-    """Questions about a cluster's groups and topics. Thread-safe; it joins no group.
+    """Requests about a cluster's groups and topics. Thread-safe; it joins no group.
 
-    :param patience: how long (seconds) one question may take while coordinators and leaders move
+    :param patience: how long (seconds) to retry while coordinators and leaders move
     """
 
     def __init__(self, cluster: Cluster, patience: float = 30.0) -> None:
         self._cluster, self._patience = cluster, patience
         self._pool = ConnectionPool(cluster)
         self._offsets = OffsetClient(cluster, None, None, 0)
-        self._asking = Asking(cluster, self._pool, patience)
+        self._coordinators = Coordinators(cluster, self._pool, patience)
 
     def close(self) -> None:
-        """Close the connections. A later question connects again."""
+        """Close the connections. A later request connects again."""
         self._pool.close_idle()
         self._offsets.close()
 
     # -- groups -------------------------------------------------------------------------------------------
 
-    def groups(self, *, lag: bool = False) -> list[GroupListing]:
-        """All groups that we may see, by name; with ``lag`` those of consumers have theirs, in messages and seconds.
+    def groups(self, *, lag: bool = False, seconds: bool = True) -> list[GroupListing]:
+        """All groups that we may see; with ``lag`` those of consumers have theirs (``seconds``: see :meth:`lag`).
 
-        Raises NoBrokersAvailableError, and what a broker answers.
+        Raises NoBrokersAvailableError, and a broker's error.
         """
         listed = self._listed()
         if not lag:
             return listed
-        lags = self.lag_of_existing((each.name for each in listed if each.of_consumers), seconds=True)
+        lags = self.lag_of_existing((each.name for each in listed if each.of_consumers), seconds=seconds)
         return [each._replace(lag=lags.get(each.name)) for each in listed]
 
     def _listed(self) -> list[GroupListing]:
-        found: list[GroupListing] = []
+        def ask(connection: Connection, node: int) -> list[GroupListing]:
+            answer = connection.request(schemas.LIST_GROUPS, {"states_filter": [], "types_filter": []})
+            return requests.read_list(answer, node)
 
-        def ask(node: int) -> None:
-            connection = self._pool.borrow(node)
-            try:
-                found.extend(requests.read_list(connection.request(schemas.LIST_GROUPS, requests.list_body()), node))
-            finally:
-                self._pool.give_back(connection)
-
-        self._asking.brokers(ask)
-        return sorted(set(found))
+        return sorted(set(self._coordinators.brokers(ask)))
 
     def describe(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """The groups with their members; raises GroupIdNotFound for one that does not exist."""
         return {name: _or_raise(group) for name, group in self._describe(names).items()}
 
     def _describe(self, names: Iterable[str]) -> dict[str, Any]:
-        found: dict[str, Any] = self._asking.groups(
+        found: dict[str, Any] = self._coordinators.groups(
             names,
             schemas.DESCRIBE_GROUPS,
             lambda some: {"groups": some, "include_authorized_operations": False},
@@ -97,7 +94,7 @@ class Admin:
         return {**found, **gone}
 
     def _describe_consumer_groups(self, names: list[str], classic: Mapping[str, Any]) -> dict[str, Any]:
-        answers = self._asking.groups(
+        answers = self._coordinators.groups(
             names,
             schemas.CONSUMER_GROUP_DESCRIBE,
             lambda some: {"group_ids": some, "include_authorized_operations": False},
@@ -108,7 +105,7 @@ class Admin:
 
     def committed(self, names: Iterable[str]) -> dict[str, Offsets]:
         """Return the groups' committed offsets; raises the first group's error."""
-        found: dict[str, Any] = self._asking.groups(
+        found: dict[str, Any] = self._coordinators.groups(
             names,
             schemas.OFFSET_FETCH,
             requests.offsets_body,
@@ -119,21 +116,19 @@ class Admin:
         return {name: _or_raise(offsets) for name, offsets in found.items()}
 
     def lag(self, names: Iterable[str], *, seconds: bool = True) -> dict[str, GroupLag]:
-        """How far each group is behind, in messages and (with ``seconds``) in seconds.
+        """The lag of each group, in messages and (with ``seconds``) in seconds.
 
-        ``seconds`` reads one message of each partition that is behind, with one request for all partitions of a
-        leader. A topic that was deleted is left out. Raises GroupIdNotFound for a group that does not exist.
+        ``seconds`` reads one message of each partition with a lag, with one request for all partitions of a leader.
+        Deleted topics are left out. Raises GroupIdNotFound for a group that does not exist.
         """
         wanted = list(names)
         return self._lag_of(wanted, self.describe(wanted), seconds=seconds)
 
     def lag_of_existing(self, names: Iterable[str], *, seconds: bool = False) -> dict[str, GroupLag]:
-        """:meth:`lag`; a group that is gone by now is left out."""
-        described = {
-            name: group for name, group in self._describe(names).items() if not isinstance(group, err.GroupIdNotFound)
-        }
-        found = {name: _or_raise(each) for name, each in described.items()}
-        return self._lag_of(list(described), found, seconds=seconds)
+        """:meth:`lag` without the groups that do not exist."""
+        answers = self._describe(names).items()
+        found = {name: _or_raise(group) for name, group in answers if not isinstance(group, err.GroupIdNotFound)}
+        return self._lag_of(list(found), found, seconds=seconds)
 
     def _lag_of(
         self, wanted: list[str], described: Mapping[str, GroupDescription], *, seconds: bool = False
@@ -151,9 +146,10 @@ class Admin:
         for name in wanted:
             rows = []
             for tp in sorted(tp for tp in {*committed[name], *owners[name]} if tp in ends):
-                offset = committed[name].get(tp)
+                (start, end), offset = ends[tp], committed[name].get(tp)
+                lag = None if offset is None else max(0, end - max(offset, start))
                 age = None if offset is None else old.get((tp, offset))
-                rows.append(_lag(tp, offset, ends[tp], age, owners[name].get(tp)))
+                rows.append(PartitionLag(*tp, offset, start, end, lag, age, owners[name].get(tp)))
             found[name] = GroupLag(described[name], tuple(rows))
         return found
 
@@ -167,19 +163,19 @@ class Admin:
         partitions: Collection[int] | None = None,
         execute: bool = False,
     ) -> Reset:
-        """Move what an idle group has committed for ``topic`` (``partitions`` None: all of them).
+        """Move the committed offsets of an idle group for ``topic`` (``partitions`` None: all of them).
 
         ``to`` is "earliest", "latest", an offset, a datetime, an ISO 8601 time or as in "2 hours ago"; ``shift`` moves
-        by so many messages instead, backwards when negative. Past the ends of the log is the end. Nothing is written
-        without ``execute``. Raises GroupNotEmpty, which names the members, for a group that is in use: the broker
-        checks this once more when it writes. A group that does not exist is made.
+        by so many messages instead, backwards when negative. Offsets beyond the log become its nearest end. Writes only
+        with ``execute``. Raises GroupNotEmpty, with the members' names, for a group in use; the broker checks this
+        again at the write. A group that does not exist is made.
         """
         if (to is None) == (shift is None):
             raise err.ConfigurationError("say where to go: either to=... or shift=...")
         try:
             resets.check_idle(self.describe([group])[group])
         except err.GroupIdNotFound:
-            pass  # nobody is in it
+            pass  # it has no members
         tps = self._partitions(topic, partitions)
         ends, committed = self._ends(tps), self.committed([group])[group]
         if shift is not None:
@@ -197,12 +193,12 @@ class Admin:
             return {group: commits.worst(error for error in results.values() if error is not None)}
 
         body = commits.commit_body(group, offsets, NO_GENERATION, None)
-        found = self._asking.groups(
+        found = self._coordinators.groups(
             [group], schemas.OFFSET_COMMIT, lambda _some: body, read, up_to=commits.TOPIC_ID_VERSION - 1
         )
         error = found[group]
         if isinstance(error, (err.UnknownMemberId, err.IllegalGeneration)):
-            raise err.GroupNotEmpty(f"somebody has joined group {group!r} meanwhile: nothing was changed") from error
+            raise err.GroupNotEmpty(f"a member has joined group {group!r} meanwhile: nothing was changed") from error
         _or_raise(error)
 
     # -- topics -------------------------------------------------------------------------------------------
@@ -229,7 +225,7 @@ class Admin:
         return found
 
     def offsets_at(self, topic: str, moment: timestamps.Moment, partitions: Collection[int] | None = None) -> Offsets:
-        """Where ``moment`` is in the logs of ``topic``; a time after the last message is the end of the log."""
+        """The offsets of ``moment`` in the logs of ``topic``; a time after the last message is the end of the log."""
         return self._offsets_at(moment, self.ends(topic, partitions))
 
     def _offsets_at(self, moment: timestamps.Moment, ends: Mapping[TopicPartition, tuple[int, int]]) -> Offsets:
@@ -239,7 +235,7 @@ class Admin:
         return {tp: offset if offset >= 0 else ends[tp][1] for tp, (offset, _) in found.items()}
 
     def ends(self, topic: str, partitions: Collection[int] | None = None) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each log and the one behind its last message."""
+        """The first offset and the end of each log."""
         return self._ends(self._partitions(topic, partitions))
 
     def read(
@@ -248,16 +244,37 @@ class Admin:
         damaged: Callable[[err.KafkaException], object],
         limits: RangeLimits | None = None,
     ) -> Iterator[Message]:
-        """The messages of ``{partition: (first offset, offset behind the last)}``, oldest first; no group is joined.
+        """The messages of ``{partition: (first offset, offset behind the last)}``; no group is joined.
 
-        ``damaged`` is told of records that cannot be read.
+        A partition's messages come in order; across partitions the oldest timestamp comes first. ``damaged`` is called
+        with the error of records that cannot be read, which are skipped. Raises what :func:`fetch_range` raises.
         """
-        return read_ranges(self._pool, ranges, damaged, limits)
+        each = [self._read(tp, span, damaged, limits) for tp, span in sorted(ranges.items())]
+        return heapq.merge(*each, key=lambda message: message.timestamp)
+
+    def _read(
+        self,
+        tp: TopicPartition,
+        span: tuple[int, int],
+        damaged: Callable[[err.KafkaException], object],
+        limits: RangeLimits | None,
+    ) -> Iterator[Message]:
+        for chunk, stop in self.chunks({tp: span}, limits):
+            while True:
+                try:
+                    messages = chunk.take(_BATCH, stop)
+                except err.CorruptRecordError as error:
+                    damaged(error)
+                    chunk.skip_corrupt()
+                    continue
+                if not messages:
+                    break
+                yield from messages
 
     def chunks(
-        self, ranges: Mapping[TopicPartition, tuple[int, int]], limits: RangeLimits
+        self, ranges: Mapping[TopicPartition, tuple[int, int]], limits: RangeLimits | None
     ) -> Iterator[tuple[RecordChunk, int]]:
-        """The same as chunks, partition by partition, each with the offset at which its range ends."""
+        """As :meth:`read`, but chunks, partition by partition, each with the offset at which its range ends."""
         for tp, (start, stop) in sorted(ranges.items()):
             for chunk in fetch_range(self._pool, *tp, start, stop, limits, on_lost=lambda _first, _behind: None):
                 yield chunk, stop
@@ -280,7 +297,7 @@ class Admin:
         return {TopicPartition(topic, number) for number in (info.partitions if numbers is None else numbers)}
 
     def _ends(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Where the logs begin and end; a topic that is gone is left out."""
+        """The first offset and the end of each log; deleted topics are left out."""
         missing = {tp.topic for tp in tps} - set(self._cluster.snapshot.topics)
         if missing:
             self._cluster.refresh(missing)
@@ -297,7 +314,7 @@ class Admin:
         return {tp: timestamp for tp, (_, timestamp) in found.items() if timestamp >= 0}
 
     def _look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
-        """Offset and timestamp of each; raises the first error but that of a topic that is gone."""
+        """Offset and timestamp of each, without deleted topics; raises the first other error."""
         found = {}
         for tp, answer in self._offsets.list_offsets(wanted, self._patience).items():
             if answer.error is None:
@@ -305,14 +322,6 @@ class Admin:
             elif not isinstance(answer.error, err.UnknownTopicOrPartition):
                 raise answer.error
         return found
-
-
-def _lag(
-    tp: TopicPartition, committed: int | None, ends: tuple[int, int], seconds: float | None, member: Any
-) -> PartitionLag:
-    start, end = ends
-    lag = None if committed is None else max(0, end - max(committed, start))
-    return PartitionLag(*tp, committed, start, end, lag, seconds, member)
 
 
 def _is_unknown(group: object) -> bool:

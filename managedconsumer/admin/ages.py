@@ -1,7 +1,7 @@
-"""How old the first message is that a group has not committed: one message is read for each place in a log.
+"""The age of the first message that a group has not committed, by reading one message for each place in a log.
 
-All partitions of a leader are read with one request, and what it brings answers for all places that are in it. What it
-does not answer (a large batch, a leader that has moved) is read partition by partition.
+One request reads all partitions of a leader, and answers all places in the batches that it returns. The rest (a large
+batch, a leader that has moved) is read partition by partition.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from managedconsumer.runtime.waiting.parallel import Parallel
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import RecordChunk
 
-#: How much is read of a partition at a time, and for how long (seconds) trouble is waited for: with it, and in all.
+#: How much to read of a partition at a time, and how long (seconds) to retry: for one partition, and in all.
 _LIMITS = RangeLimits(partition_max_bytes=16 * 1024, max_wait_ms=100, patience=5.0)
 _PATIENCE = 30.0
-#: How many partitions one request names (what they send fits in one answer), and how many are read side by side.
+#: How many partitions one request names (their batches fit in one response), and how many are read in parallel.
 _PARTITIONS, _WORKERS = 400, 8
 #: Messages that are read per round, before the stop condition is checked.
 _LOT = 16
@@ -30,15 +30,12 @@ Place = tuple[TopicPartition, int]
 
 
 def ages(
-    cluster: Cluster,
-    pool: ConnectionPool,
-    places: Iterable[Place],
-    ends: Mapping[TopicPartition, tuple[int, int]],
+    cluster: Cluster, pool: ConnectionPool, places: Iterable[Place], ends: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[Place, float]:
     """The age (seconds) of the first message at or after each place; 0.0 where there is none up to the log's end.
 
-    ``ends``: where each log begins and ends. A place that cannot be read now is left out. A timestamp in the future
-    counts as now.
+    ``ends``: the first offset and the end of each log. Places that cannot be read now are left out. A timestamp in the
+    future counts as now.
     """
     now = cluster.handler.wall_time()
     found: dict[Place, int | None] = {}
@@ -54,7 +51,7 @@ def ages(
 
 
 class _Log:
-    """The places in one log that are not answered yet, the lowest one at the end."""
+    """The open places in one log, the lowest one at the end."""
 
     def __init__(self, tp: TopicPartition, start: int, stop: int, found: dict[Place, int | None]) -> None:
         """``found`` gets the timestamps (ms); None where there is no message."""
@@ -62,15 +59,15 @@ class _Log:
         self.places: list[int] = []
 
     def next_range(self) -> Range:
-        """From the lowest place on; what retention has deleted is not there."""
+        """The range from the lowest place on, without the deleted start of the log."""
         return Range(*self.tp, max(self.places[-1], self._start), self._stop)
 
     def answer(self, timestamp: int | None) -> None:
-        """The first message for the lowest place has this timestamp."""
+        """Note the timestamp of the first message for the lowest place."""
         self._found[self.tp, self.places.pop()] = timestamp
 
     def take(self, chunk: RecordChunk) -> bool:
-        """Answer what ``chunk`` answers; False: it has no message for the lowest place. Raises CorruptRecordError."""
+        """Answer places by ``chunk``; False: it has no message for the lowest place. Raises CorruptRecordError."""
         before = len(self.places)
         while self.places and self.places[-1] < chunk.next_fetch_offset:
             messages = chunk.take(_LOT, self._stop)
@@ -83,7 +80,7 @@ class _Log:
 
 
 def _together(pool: ConnectionPool, logs: list[_Log]) -> None:
-    """Read the lowest places of all ``logs`` together, then the next ones; a log that does not answer is left."""
+    """Read the lowest places of all ``logs`` together, then the next ones; leave out a log without an answer."""
     while logs := [each for each in logs if each.places]:
         going_on = []
         for first in range(0, len(logs), _PARTITIONS):
@@ -119,7 +116,7 @@ def _one_by_one(cluster: Cluster, pool: ConnectionPool, logs: list[_Log]) -> Non
 
 
 def _read(pool: ConnectionPool, log: _Log) -> None:
-    """Answer the lowest place, and those that are near it."""
+    """Answer the lowest place, and the places near it."""
     part = log.next_range()
     chunks = fetch_range(
         pool, part.topic, part.partition, part.start, part.stop, _LIMITS, on_lost=lambda _first, _behind: None

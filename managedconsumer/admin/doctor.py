@@ -1,4 +1,4 @@
-"""Why does it not work? One look at everything between this program and its messages, from the name of the host on."""
+"""The doctor: check all steps from the broker's host name to a topic's messages and a group's offsets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Iterator
 from managedconsumer import errors as err
 from managedconsumer.admin import judging
 from managedconsumer.admin.admin import Admin
-from managedconsumer.admin.findings import Finding, note, ok, wrong
+from managedconsumer.admin.values import Finding, note, ok, wrong
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.structs import TopicPartition
@@ -27,15 +27,12 @@ def installation() -> Iterator[Finding]:
 
 
 def examine(cluster: Cluster, admin: Admin, topic: str | None, group: str | None) -> Iterator[Finding]:
-    """Look at ``cluster``, which is not connected yet, then at a topic and a group; raises nothing of Kafka's.
-
-    It ends where going on makes no sense. Messages of up to one partition are decoded; nothing is committed.
-    """
+    """Check ``cluster``, not connected yet, then a topic and a group, if possible. Raises no KafkaException."""
     reachable = False
     for host, port in cluster.bootstrap:
-        finding = _connect(cluster, host, port)
-        reachable = reachable or finding.level == "ok"
-        yield finding
+        for finding in _connect(cluster, host, port):
+            reachable = reachable or finding.level == "ok"
+            yield finding
     if not reachable:
         return
     try:
@@ -44,37 +41,28 @@ def examine(cluster: Cluster, admin: Admin, topic: str | None, group: str | None
         yield wrong("metadata", str(error))
         return
     for broker in sorted(snapshot.brokers.values()):
-        yield from _broker(cluster, broker.host, broker.port, broker.node_id)
+        yield from _connect(cluster, broker.host, broker.port, broker.node_id)
     if topic is not None:
         yield from _topic(cluster, admin, topic)
     if group is not None:
         yield from _group(admin, group)
 
 
-def _connect(cluster: Cluster, host: str, port: int) -> Finding:
-    subject = f"address {host}:{port}"
-    connection = Connection(host, port, cluster.handler, cluster.settings)
-    try:
-        connection.connect()
-    except err.KafkaException as error:
-        return wrong(subject, str(error))
-    finally:
-        connection.close()
-    return ok(subject, f"connected by {cluster.settings.security.security_protocol}")
-
-
-def _broker(cluster: Cluster, host: str, port: int, node: int) -> Iterator[Finding]:
+def _connect(cluster: Cluster, host: str, port: int, node: int | None = None) -> Iterator[Finding]:
+    """Check an address of the bootstrap, or a broker by the address that it advertises."""
+    subject = f"address {host}:{port}" if node is None else f"broker {node} at {host}:{port}"
+    advertised = (
+        "brokers are reached by the address that they advertise (advertised.listeners), whatever you connected to"
+    )
     connection = Connection(host, port, cluster.handler, cluster.settings, node)
-    address = f"{node} at {host}:{port}"
     try:
         connection.connect()
-        yield from judging.protocol(address, connection.broker_ranges)
+        if node is None:
+            yield ok(subject, f"connected by {cluster.settings.security.security_protocol}")
+        else:
+            yield from judging.protocol(subject, connection.broker_ranges)
     except err.KafkaException as error:
-        yield wrong(
-            f"broker {address}",
-            str(error),
-            "brokers are reached by the address that they advertise (advertised.listeners), whatever you connected to",
-        )
+        yield wrong(subject, str(error), "" if node is None else advertised)
     finally:
         connection.close()
 

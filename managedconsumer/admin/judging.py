@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Iterable, Iterator, Mapping
 
-from managedconsumer.admin.findings import Finding, note, ok, wrong
 from managedconsumer.admin.timestamps import iso
-from managedconsumer.admin.values import GroupLag, TopicDescription
+from managedconsumer.admin.values import Finding, GroupLag, TopicDescription, note, ok, wrong
 from managedconsumer.wire.protocol import schemas, versions
 from managedconsumer.wire.protocol.api import Api
 
-#: The APIs that every consumer needs, and those of later releases with their use.
+#: The APIs that every consumer needs, that group members need, and those of later releases with their use.
 _BASIC = (schemas.METADATA, schemas.FETCH, schemas.LIST_OFFSETS, schemas.FIND_COORDINATOR)
 _GROUP = (schemas.JOIN_GROUP, schemas.SYNC_GROUP, schemas.HEARTBEAT, schemas.OFFSET_COMMIT, schemas.OFFSET_FETCH)
 _EXTRA: tuple[tuple[Api, int, str], ...] = (
@@ -18,32 +17,32 @@ _EXTRA: tuple[tuple[Api, int, str], ...] = (
     (schemas.JOIN_GROUP, 5, "static members (KIP-345, Kafka 2.3)"),
     (schemas.CONSUMER_GROUP_HEARTBEAT, 0, "group_protocol='consumer' (KIP-848, Kafka 4.0)"),
 )
-#: Clocks of producers and of this machine may differ by so many seconds before it is worth a word.
+#: Clocks of producers and of this machine may differ by so many seconds without a note.
 _SKEW = 5.0
 
 
-def protocol(address: str, ranges: versions.Ranges) -> Iterator[Finding]:
+def protocol(subject: str, ranges: versions.Ranges) -> Iterator[Finding]:
     """Report which protocol versions one broker and this client have in common."""
     missing = [api.name for api in (*_BASIC, *_GROUP) if not versions.supports(api, ranges)]
     if missing:
         yield wrong(
-            f"broker {address}",
+            subject,
             f"it has no version of {', '.join(missing)} in common with this client",
             f"Kafka {versions.OLDEST_BROKER} or newer is needed",
         )
         return
     lacking = [text for api, least, text in _EXTRA if not versions.supports(api, ranges, least)]
     fetch = ranges[schemas.FETCH.key]
-    shown = f"it speaks what is needed (Fetch {fetch[0]} to {fetch[1]})"
-    yield ok(f"broker {address}", shown + (f"; it lacks {', '.join(lacking)}" if lacking else ""))
+    shown = f"its versions fit (Fetch {fetch[0]} to {fetch[1]})"
+    yield ok(subject, shown + (f"; it lacks {', '.join(lacking)}" if lacking else ""))
 
 
 def topic(found: TopicDescription, now: float) -> Iterator[Finding]:
-    """A topic's partitions; ``now`` is the wall clock in seconds."""
+    """Judge a topic's partitions; ``now`` is the wall clock in seconds."""
     subject = f"topic {found.name}"
     leaderless = [str(part.partition) for part in found.partitions if part.leader < 0]
     if leaderless:
-        text = f"partition {', '.join(leaderless)} has no leader: nobody can read it now"
+        text = f"partition {', '.join(leaderless)} has no leader: it cannot be read now"
         yield wrong(subject, text, "look at the brokers that have its replicas")
     behind = [str(part.partition) for part in found.partitions if len(part.in_sync) < len(part.replicas)]
     if behind:
@@ -61,7 +60,7 @@ def topic(found: TopicDescription, now: float) -> Iterator[Finding]:
 
 
 def group(found: GroupLag) -> Iterator[Finding]:
-    """A group: who is in it, and whether what it has committed can still be read."""
+    """Judge a group: its members, and whether its committed offsets can still be read."""
     description = found.group
     subject = f"group {description.name}"
     members = [f"{each.instance_id or each.client_id} at {each.host}" for each in description.members]

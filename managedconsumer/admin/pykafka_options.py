@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Iterator, Mapping, NamedTuple
 
-from managedconsumer.admin.findings import Level
+from managedconsumer.admin.values import Level
 from managedconsumer.config import ConsumerOptions
 
 #: A remark without its place.
@@ -14,18 +14,11 @@ Said = tuple[Level, str]
 #: pykafka's first ones.
 _FETCHING = ConsumerOptions._fields[:12]
 _ZOOKEEPER = ("zookeeper_connection_timeout_ms", "zookeeper_connect", "zookeeper_hosts", "zookeeper")
-#: pykafka's arguments in their order, which may be given without their names.
+#: pykafka's arguments in their order, as callers may leave out the names.
 SIGNATURES = {
     "KafkaClient": (
-        "hosts",
-        "zookeeper_hosts",
-        "socket_timeout_ms",
-        "offsets_channel_socket_timeout_ms",
-        "use_greenlets",
-        "exclude_internal_topics",
-        "source_address",
-        "ssl_config",
-        "broker_version",
+        *("hosts", "zookeeper_hosts", "socket_timeout_ms", "offsets_channel_socket_timeout_ms", "use_greenlets"),
+        *("exclude_internal_topics", "source_address", "ssl_config", "broker_version"),
     ),
     "get_simple_consumer": ("consumer_group", "use_rdkafka"),
     "get_balanced_consumer": ("consumer_group", "managed"),
@@ -51,13 +44,13 @@ _TRUE_OR_FALSE = sorted(
     ["auto_start", "exclude_internal_topics", "managed", "use_greenlets"]
     + [name for name in ConsumerOptions._fields if isinstance(getattr(ConsumerOptions, name), bool)]
 )
-#: Options that change meaning whatever their value is.
+#: Options that mean something else here for every value.
 _OPTIONS = {
     "deserializer": "deserializer: a message for which it raises stays where it is, and on_error decides (pykafka "
     'skips and commits it): on_error="skip" passes it, with a line in the log',
     "fetch_error_backoff_ms": "fetch_error_backoff_ms has no effect: pauses grow from 50 ms to 0.4 s. Remove it",
-    "post_rebalance_callback": "post_rebalance_callback: an exception in it comes out of the next consume(); what it "
-    "returns for partitions that are not ours is ignored",
+    "post_rebalance_callback": "post_rebalance_callback: the next consume() raises its exception; an offset that "
+    "it returns for a partition that is not ours is ignored",
 }
 
 
@@ -139,8 +132,7 @@ def _group(values: Mapping[str, ast.expr], name: str) -> Iterator[Said]:
 def _committing(found: Given, name: str, commits: bool) -> Iterator[Said]:
     enabled, group = found.values.get("auto_commit_enable"), found.values.get("consumer_group")
     if _is(enabled, True):
-        text = "auto_commit_enable commits finished messages only, not the one in hand (pykafka loses that in a crash)"
-        yield "note", text
+        yield "note", "auto_commit_enable commits finished messages only (pykafka loses the one in flight in a crash)"
     has_group = name not in _SIMPLE or (group is not None and not _is(group, None))
     if has_group and found.whole and not commits and (enabled is None or _is(enabled, False)):
         text = "auto_commit_enable is off, and nothing here calls commit_offsets(): nothing is committed (pykafka "
@@ -166,7 +158,7 @@ def _zookeeper(values: Mapping[str, ast.expr], name: str) -> Iterator[Said]:
 
 
 def _retries(values: Mapping[str, ast.expr], name: str) -> Iterator[Said]:
-    """Options that bound how long something is tried: what they bound here, and for how long."""
+    """Say what the options with a number of retries bound here, and for how long."""
     if name not in _SIMPLE and ("rebalance_max_retries" in values or "rebalance_backoff_ms" in values):
         retries = _number(values.get("rebalance_max_retries"), 5)
         pause = _number(values.get("rebalance_backoff_ms"), 2000)
@@ -198,7 +190,7 @@ def _is(value: ast.expr | None, wanted: object) -> bool:
 
 
 def _number(value: ast.expr | None, default: int) -> int | None:
-    """The number that is written there; None: it is not known before the program runs."""
+    """The number in the source; None: the program computes it."""
     if value is None:
         return default
     try:

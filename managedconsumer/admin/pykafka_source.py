@@ -1,12 +1,12 @@
-"""Which calls of a pykafka program mean something else here: found in its source, which is not run. Pure."""
+"""Find the calls of a pykafka program that mean something else here, in its source, which is not run. Pure."""
 
 from __future__ import annotations
 
 import ast
 from typing import Iterator, Mapping, NamedTuple
 
-from managedconsumer.admin.findings import Level
 from managedconsumer.admin.pykafka_options import CONSUMERS, about_client, about_consumer
+from managedconsumer.admin.values import Level
 
 
 class Remark(NamedTuple):
@@ -18,39 +18,21 @@ class Remark(NamedTuple):
     text: str
 
 
-#: Modules of pykafka: where the names are here. What is in no module of these is not here at all.
+_SUBMODULES = (
+    "balancedconsumer broker client cluster common connection managedbalancedconsumer membershipprotocol partition "
+    "simpleconsumer topic"
+).split()
+#: Modules of pykafka, and the modules here with their names. No other module of pykafka exists here.
 MODULES = {
-    "pykafka": "managedconsumer",
-    "pykafka.balancedconsumer": "managedconsumer",
-    "pykafka.broker": "managedconsumer",
-    "pykafka.client": "managedconsumer",
-    "pykafka.cluster": "managedconsumer",
-    "pykafka.common": "managedconsumer",
-    "pykafka.connection": "managedconsumer",
+    **dict.fromkeys(("pykafka", *(f"pykafka.{name}" for name in _SUBMODULES)), "managedconsumer"),
     "pykafka.exceptions": "managedconsumer.errors",
-    "pykafka.managedbalancedconsumer": "managedconsumer",
-    "pykafka.membershipprotocol": "managedconsumer",
-    "pykafka.partition": "managedconsumer",
-    "pykafka.simpleconsumer": "managedconsumer",
-    "pykafka.topic": "managedconsumer",
 }
 #: The names of pykafka's that ``managedconsumer`` itself has.
 NAMES = (
-    "BalancedConsumer",
-    "Broker",
-    "Cluster",
-    "CompressionType",
-    "KafkaClient",
-    "ManagedBalancedConsumer",
-    "OffsetType",
-    "Partition",
-    "RangeProtocol",
-    "RoundRobinProtocol",
-    "SimpleConsumer",
-    "SslConfig",
-    "Topic",
-)
-#: No other package has methods of these names: a file that calls them has got its topics from another one.
+    "BalancedConsumer Broker Cluster CompressionType KafkaClient ManagedBalancedConsumer OffsetType Partition "
+    "RangeProtocol RoundRobinProtocol SimpleConsumer SslConfig Topic"
+).split()
+#: No other package has methods of these names: a file that calls them gets its topics from another file.
 _METHODS = ("get_simple_consumer", "get_balanced_consumer")
 _PRODUCERS = ("get_producer", "get_sync_producer")
 _GONE = {
@@ -67,7 +49,7 @@ _CALLS = {
 
 
 def look_at(source: str, path: str, *, commits: bool = False) -> list[Remark]:
-    """The remarks on one file, by line; none for a file without pykafka. What is no Python 3 is one remark.
+    """The remarks on one file, by line; none for a file without pykafka, one for a file that is no Python 3.
 
     ``commits``: another file of the program calls ``commit_offsets()``.
     """
@@ -94,7 +76,7 @@ def _imports(tree: ast.AST, path: str) -> Iterator[Remark]:
 
 
 def _gets_topics(tree: ast.AST) -> bool:
-    """True for a file that makes consumers of topics that it was given, and has not moved yet."""
+    """True for a file that makes consumers of topics from another file, and does not import managedconsumer."""
     nodes = list(ast.walk(tree))
     imported = [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]
     imported += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
@@ -142,7 +124,7 @@ def _calls(tree: ast.AST, path: str, *, commits: bool) -> Iterator[Remark]:
 
 
 def _renamed(tree: ast.AST) -> Mapping[str, str]:
-    """pykafka's names by those that the file has given them (``import ... as``)."""
+    """pykafka's names by the names that the file gives them (``import ... as``)."""
     found = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and _is_pykafka(node):

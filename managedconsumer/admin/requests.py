@@ -1,4 +1,4 @@
-"""The requests about groups as values: bodies out, descriptions in. Pure."""
+"""Requests about groups: their bodies, and their responses as values. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,10 @@ from managedconsumer.structs import BrokerInfo, TopicPartition
 
 log = logging.getLogger(__name__)
 
-#: The protocol type of groups whose members are consumers; others (Connect, ...) have assignments of another kind.
+#: The protocol type of groups of consumers; others (Connect, ...) encode their assignments differently.
 _CONSUMER = "consumer"
 
 Found = dict[str, Any]
-
-
-def list_body() -> dict[str, Any]:
-    """A ListGroups for every state and type."""
-    return {"states_filter": [], "types_filter": []}
 
 
 def read_list(answer: Mapping[str, Any], node: int) -> list[GroupListing]:
@@ -38,11 +33,6 @@ def read_list(answer: Mapping[str, Any], node: int) -> list[GroupListing]:
         )
         for group in answer["groups"]
     ]
-
-
-def find_body(names: list[str]) -> dict[str, Any]:
-    """A FindCoordinator: for all of ``names`` from version 4 on, for the first before."""
-    return {"key": names[0], "key_type": 0, "coordinator_keys": names}
 
 
 def read_find(answer: Mapping[str, Any], names: list[str]) -> dict[str, BrokerInfo | err.KafkaException]:
@@ -100,7 +90,7 @@ def _member(entry: Mapping[str, Any], instance: str, tps: tuple[TopicPartition, 
 
 
 def _assignment(blob: bytes, group: str) -> tuple[TopicPartition, ...]:
-    """Other clients' blobs are not ours to trust: what cannot be read counts as empty."""
+    """Decode an assignment of any client; a malformed one counts as empty."""
     if not blob:
         return ()
     try:
@@ -112,13 +102,13 @@ def _assignment(blob: bytes, group: str) -> tuple[TopicPartition, ...]:
 
 
 def offsets_body(names: list[str]) -> dict[str, Any]:
-    """An OffsetFetch of everything that the groups have committed; version 7 and older: of the first group."""
+    """An OffsetFetch of all committed offsets of the groups; version 7 and older: of the first group."""
     groups = [{"group_id": name, "member_id": None, "member_epoch": -1, "topics": None} for name in names]
     return {"group_id": names[0], "topics": None, "groups": groups, "require_stable": False}
 
 
 def read_offsets(answer: Mapping[str, Any], names: list[str]) -> Found:
-    """``{group: {partition: offset}}`` of what is committed, or the group's error; without a commit: left out."""
+    """``{group: {partition: committed offset}}``, or the group's error; partitions without a commit are left out."""
     found: Found = {}
     for entry in answer.get("groups") or [{**answer, "group_id": names[0]}]:
         code = entry.get("error_code", 0)
@@ -133,6 +123,6 @@ def read_offsets(answer: Mapping[str, Any], names: list[str]) -> Found:
 
 
 def slices(names: Iterable[str], size: int) -> list[list[str]]:
-    """``names`` in lists of at most ``size``: an answer about many groups would be too large for one frame."""
+    """``names`` in lists of at most ``size``: the response about many groups could exceed a frame."""
     ordered = sorted(names)
     return [ordered[first : first + size] for first in range(0, len(ordered), size)]

@@ -1,4 +1,4 @@
-"""Which offsets a reset of a group writes. Pure."""
+"""The offsets that a reset of a group writes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from managedconsumer.structs import TopicPartition
 
 
 def check_idle(group: GroupDescription) -> None:
-    """Raise GroupNotEmpty that names the members: what they commit next would undo the reset."""
+    """Raise GroupNotEmpty, with the members' names, for a group in use: its next commit would undo the reset."""
     if group.live:
         shown = [f"{each.client_id} at {each.host} ({each.member_id})" for each in group.members[:5]]
         more = [f"{len(group.members) - 5} more"] if len(group.members) > 5 else []
@@ -23,7 +23,7 @@ def plan(
     ends: Mapping[TopicPartition, tuple[int, int]],
     committed: Mapping[TopicPartition, int],
 ) -> tuple[Move, ...]:
-    """Each partition's move to ``targets``, which stay within the log: past the end is the end."""
+    """Each partition's move to its target, limited to the log."""
     moves = []
     for tp, wanted in sorted(targets.items()):
         start, end = ends[tp]
@@ -34,7 +34,7 @@ def plan(
 def shifted(
     committed: Mapping[TopicPartition, int], tps: Collection[TopicPartition], by: int
 ) -> dict[TopicPartition, int]:
-    """The targets ``by`` messages after (or before) what is committed; raises ConfigurationError where nothing is."""
+    """The committed offsets moved by ``by`` messages. Raises ConfigurationError for a partition without a commit."""
     missing = sorted(tp for tp in tps if tp not in committed)
     if missing:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""Where to start, as people write it: an offset, a time, or an end of the log. Pure: the wall clock is an argument."""
+"""Parse the position at which to read: an offset, a time, or an end of the log. Pure: the clock is an argument."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def parse_time(text: str, now: float) -> int:
 
 
 def parse_moment(given: object, now: float) -> Moment:
-    """Parse the time ``given``; ``now`` is the wall clock in seconds.
+    """Parse the position ``given``; ``now`` is the wall clock in seconds.
 
-    A datetime without a zone counts as UTC. Raises ConfigurationError for what is not understood, or is negative.
+    A datetime without a zone counts as UTC. Raises ConfigurationError for another text, and for a negative number.
     """
     if isinstance(given, datetime):
         return Moment("time", parse_time(given.isoformat(), now))
@@ -66,10 +66,7 @@ def parse_moment(given: object, now: float) -> Moment:
 
 
 def iso(milliseconds: int) -> str:
-    """A time as people read it: ISO 8601 with milliseconds, UTC; the number as it is where no calendar has it.
-
-    Producers write what they like into a record's timestamp.
-    """
+    """A time in ISO 8601, UTC; the number itself beyond the calendar, as producers may write any number."""
     try:
         moment = datetime.fromtimestamp(milliseconds / 1000.0, timezone.utc)
     except (ValueError, OverflowError, OSError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import partial
+from typing import Literal, NamedTuple
 
 from managedconsumer.structs import TopicPartition
 
@@ -10,9 +11,8 @@ from managedconsumer.structs import TopicPartition
 class GroupListing(NamedTuple):
     """A group as its coordinator lists it.
 
-    ``type`` is ``"classic"``, ``"consumer"`` (KIP-848), ``"share"`` or ``"streams"``; ``state`` is empty where the
-    broker is older than Kafka 2.6 and does not say it. ``lag``: how far it is, where that was asked for; None for a
-    group that is not one of consumers.
+    ``type`` is ``"classic"``, ``"consumer"`` (KIP-848), ``"share"`` or ``"streams"``; ``state`` is empty if the broker
+    is older than Kafka 2.6. ``lag``: None unless it was asked for, and for groups of other clients than consumers.
     """
 
     name: str
@@ -24,7 +24,7 @@ class GroupListing(NamedTuple):
 
     @property
     def of_consumers(self) -> bool:
-        """True for a group of consumers: they commit offsets, and have a lag."""
+        """True for a group of consumers, which commit offsets and have a lag."""
         return self.type == "consumer" or (self.type == "classic" and self.protocol_type in ("consumer", ""))
 
 
@@ -50,17 +50,16 @@ class GroupDescription(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """True while somebody is in the group, so that its offsets must not be changed from outside."""
+        """True while the group has members, so that its offsets must not be changed from outside."""
         return bool(self.members) or self.state.lower() not in ("empty", "dead", "")
 
 
 class PartitionLag(NamedTuple):
-    """How far a group is in a partition.
+    """A group's progress in a partition.
 
-    ``committed`` is the offset of the next message, None when nothing is committed; ``start`` and ``end`` are those of
-    the log. ``lag`` is in messages and never negative; ``seconds`` is the age of the first message that is not
-    committed, 0.0 when there is none, None when it was not asked for or nothing is committed. ``member``: who has the
-    partition.
+    ``committed`` is the committed next offset (None: no commit); ``start`` and ``end`` are those of the log. ``lag`` is
+    in messages and never negative; ``seconds`` is the age of the first message that is not committed, 0.0 when there is
+    none, None when it was not asked for or there is no commit. ``member``: the partition's owner.
     """
 
     topic: str
@@ -74,7 +73,7 @@ class PartitionLag(NamedTuple):
 
 
 class GroupLag(NamedTuple):
-    """A group with all partitions that it has committed or that its members have."""
+    """A group with all partitions that it has committed or that its members own."""
 
     group: GroupDescription
     partitions: tuple[PartitionLag, ...]
@@ -93,8 +92,7 @@ class GroupLag(NamedTuple):
 class PartitionEnds(NamedTuple):
     """A partition with its leader (-1: none) and the offsets that its log has.
 
-    ``newest`` is the highest timestamp (ms) of its records, None when there is none or the broker is older than
-    Kafka 3.0.
+    ``newest``: the highest timestamp (ms) of its records, None: no record, or a broker before Kafka 3.0.
     """
 
     partition: int
@@ -114,7 +112,7 @@ class TopicDescription(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Where a reset moves a partition's committed offset: from ``old`` (None: nothing was committed) to ``new``."""
+    """A reset of a partition's committed offset from ``old`` (None: no commit) to ``new``."""
 
     topic: str
     partition: int
@@ -130,3 +128,23 @@ class Reset(NamedTuple):
     group: str
     moves: tuple[Move, ...]
     executed: bool
+
+
+#: The doctor's judgement.
+Level = Literal["ok", "note", "wrong"]
+
+
+class Finding(NamedTuple):
+    """``level``: all is well, worth knowing, or wrong; ``remedy``: how to mend it, empty if nothing is needed."""
+
+    level: Level
+    subject: str
+    text: str
+    remedy: str = ""
+
+
+ok = partial(Finding, "ok")
+#: Not wrong, but worth knowing.
+note = partial(Finding, "note")
+#: Something that does not work, or loses messages.
+wrong = partial(Finding, "wrong")

@@ -1,7 +1,7 @@
 """The command ``managedconsumer``.
 
 A sub-command is a module of this package whose name does not start with an underscore; its ``command`` is a
-:class:`click.Command`. Only the module that is asked for is imported.
+:class:`click.Command`. Only the module of the given command is imported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def load(name: str) -> ModuleType:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code; errors that a user can do something about are one text, no trace."""
+    """Run one command and return the exit code. Errors that a user can mend are shown as one text, without a trace."""
     try:
         # What these need is not installed everywhere.
         from managedconsumer.cli import _frame
@@ -39,5 +39,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         text = f"managedconsumer: the commands need the package {package}: pip install 'managedconsumer[cli]'"
         print(text, file=sys.stderr)
         return USAGE
-    words = list(sys.argv[1:] if argv is None else argv)
-    return _frame.run(_frame.Commands(command_names(), load), words)
+    return _frame.run(_frame.Commands(command_names(), load), list(sys.argv[1:] if argv is None else argv))

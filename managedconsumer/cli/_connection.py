@@ -1,4 +1,4 @@
-"""``-b`` and ``--config``: which cluster a command asks, and how it is allowed to."""
+"""``-b`` and ``--config``: the cluster that a command asks, and the login for it."""
 
 from __future__ import annotations
 
@@ -45,10 +45,22 @@ def connection_options(function: F) -> F:
     return functools.reduce(lambda decorated, option: option(decorated), reversed(options), function)
 
 
+def with_admin(function: Callable[..., Any]) -> Callable[..., Any]:
+    """:func:`connection_options` for a command whose first argument is an :class:`Admin` of that cluster."""
+
+    @connection_options
+    @functools.wraps(function)
+    def asking(bootstrap: str | None, config: Path | None, **given: Any) -> Any:
+        with prepared(bootstrap, config) as (admin, _):
+            return function(admin, **given)
+
+    return asking
+
+
 def read_properties(path: Path) -> dict[str, str]:
     """``name=value`` lines; ``#`` and ``!`` begin comments.
 
-    Raises ConfigurationError with the line's number, and without the line: it may have a secret.
+    Raises ConfigurationError with the line's number, but without the line, which may have a secret.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -66,14 +78,6 @@ def read_properties(path: Path) -> dict[str, str]:
             )
         found[name.strip().lower()] = value.strip()
     return found
-
-
-@contextlib.contextmanager
-def connected(bootstrap: str | None, config: Path | None) -> Iterator[tuple[Admin, Cluster]]:
-    """Yield an admin and its cluster, connected; raises NoBrokersAvailableError with the addresses that were tried."""
-    with prepared(bootstrap, config) as (admin, cluster):
-        cluster.refresh(())
-        yield admin, cluster
 
 
 @contextlib.contextmanager

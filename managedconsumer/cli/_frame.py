@@ -1,4 +1,4 @@
-"""The common part of all commands: how they are found, and how errors are shown."""
+"""The common part of all commands: it finds them, and shows their errors."""
 
 from __future__ import annotations
 
@@ -23,23 +23,15 @@ _UNREACHABLE = (err.NoBrokersAvailableError, err.RequestTimedOut, err.SocketDisc
 
 
 class Commands(click.Group):
-    """The modules of :mod:`managedconsumer.cli`; only what is asked for is imported."""
+    """The modules of :mod:`managedconsumer.cli`; only the given command's module is imported."""
 
     def __init__(self, names: Sequence[str], load: Callable[[str], ModuleType]) -> None:
-        version = click.Option(
-            ["--version"],
-            is_flag=True,
-            expose_value=False,
-            is_eager=True,
-            callback=_print_version,
-            help="Show the version and exit.",
-        )
         super().__init__(
             "managedconsumer",
             help="A managed, balanced Kafka consumer, and what helps to work with it.",
-            params=[version],
             context_settings={"help_option_names": ["-h", "--help"]},
         )
+        click.version_option(__version__, message=f"managedconsumer {__version__}")(self)
         self._names, self._load = names, load
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # click's
@@ -52,12 +44,6 @@ class Commands(click.Group):
             return None
         command: click.Command = self._load(cmd_name).command
         return command
-
-
-def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        _show.say(f"managedconsumer {__version__}")
-        ctx.exit()
 
 
 def run(commands: click.Group, words: list[str]) -> int:
@@ -74,7 +60,7 @@ def run(commands: click.Group, words: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         return _told("interrupted", INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has gone (| head); nothing more can be said, not even at exit.
+        # The reader of our output has gone (| head), and the flush at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return NO
     except _UNREACHABLE as error:
@@ -92,7 +78,7 @@ def _told(what: object, code: int) -> int:
 
 @contextlib.contextmanager
 def _warnings() -> Iterator[None]:
-    """Warnings go to stderr, as without this, but by the same door as everything else that is shown."""
+    """Print warnings on stderr by :mod:`_show`, as all other output."""
     logger = logging.getLogger("managedconsumer")
     if logger.hasHandlers():
         yield
@@ -110,5 +96,5 @@ class _Warnings(logging.Handler):
         """Print the line."""
         try:
             _show.tell(self.format(record))
-        except Exception:  # noqa: BLE001 - as all handlers do: what cannot be shown must not end the command
+        except Exception:  # noqa: BLE001 - as in all handlers: a line that cannot be shown must not end the command
             self.handleError(record)

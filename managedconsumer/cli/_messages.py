@@ -1,4 +1,4 @@
-"""How ``peek`` prints a message: a line of text, JSON, or kcat's format."""
+"""The formats of ``peek``: a line of text, JSON, or kcat's format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "\\": "\\"}
 
 
 def text(data: bytes | None) -> str:
-    """Bytes as text; what is not UTF-8 as ``\\x`` and two digits; nothing at all as ``NULL``."""
+    """Bytes as text; those that are no UTF-8 as ``\\x`` and two digits; None as ``NULL``."""
     return "NULL" if data is None else data.decode("utf-8", "backslashreplace")
 
 
@@ -61,8 +61,8 @@ def kcat(pattern: str, *, raw: bool = False) -> Format:
     """kcat's format: %t topic, %p partition, %o offset, %k key, %s value, %K and %S their sizes in bytes (-1: none),
     %T timestamp (ms), %h headers, %% a percent sign; \\n and \\t as usual. Raises ValueError for another letter.
 
-    Of what others have written, line breaks and tabs are as they are, and other control characters are escaped. With
-    ``raw`` nothing is: the text has each byte that is no UTF-8 as half of a surrogate pair ("surrogateescape").
+    Control characters of messages are escaped, but for line breaks and tabs; with ``raw`` they are not, and a byte that
+    is no UTF-8 becomes half of a surrogate pair ("surrogateescape").
     """
     safe = str if raw else shown.lines
 

@@ -1,6 +1,6 @@
-"""How answers are printed: tables that fit a terminal, the same without colours or cuts in a pipe, and JSON.
+"""Print answers: tables that fit a terminal, the same without colours or cuts in a pipe, and JSON.
 
-The commands print here only: no control character in a name, or in a broker's text, reaches a terminal.
+All commands print by this module, so that no control character of a name, or of a broker's text, reaches a terminal.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from rich.table import Table
 from managedconsumer import shown
 from managedconsumer.admin.timestamps import iso
 
-#: A pipe has no width: nothing is cut there.
+#: The width of a pipe: nothing is cut.
 _ENDLESS = 100_000
 
+partitions_option = click.option(
+    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="For programs.")
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Iterable[int] = ()) -> None:
-    """Print ``rows`` under ``headers``; the columns ``numbers`` are set to the right, None is shown as ``-``."""
+    """Print ``rows`` under ``headers``, with ``-`` for None; the columns ``numbers`` are right-aligned."""
     right = set(numbers)
     made = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
     for place, header in enumerate(headers):
@@ -42,7 +45,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Any]], numbers: Iterab
 
 
 def print_json(value: object) -> None:
-    """Named tuples become objects with their fields' names."""
+    """Print ``value`` as JSON; named tuples become objects."""
     print(shown.json(json.dumps(plain(value), indent=1)))
 
 
@@ -52,12 +55,12 @@ def say(text: str = "") -> None:
 
 
 def tell(text: str) -> None:
-    """Print a text of one or more lines for people, beside what is asked for: on stderr."""
+    """Print a text of one or more lines on stderr."""
     print(shown.lines(text), file=sys.stderr, flush=True)
 
 
 def plain(value: Any) -> Any:
-    """``value`` in lists and dicts."""
+    """``value`` as lists and dicts."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: plain(field) for name, field in value._asdict().items()}
     if isinstance(value, dict):

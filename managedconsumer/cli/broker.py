@@ -25,7 +25,7 @@ from managedconsumer.testing.kafka._instances import (
 )
 from managedconsumer.testing.kafka._jars import DEFAULT_VERSION, TESTED_VERSIONS
 
-NOT_RUNNING = 3  # the code by which init scripts say so
+NOT_RUNNING = 3  # the exit code of init scripts
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -76,24 +76,15 @@ def command() -> None:
     help="For server.properties; repeatable.",
 )
 def start(
-    kafka_version: str,
-    brokers: int,
-    port: int,
-    foreground: bool,
-    fresh: bool,
-    properties: dict[str, str],
+    kafka_version: str, brokers: int, port: int, foreground: bool, fresh: bool, properties: dict[str, str]
 ) -> None:
     """Start it and return when it answers; data of an earlier run is kept."""
     began = time.monotonic()
     if foreground:
         _foreground(kafka_version, brokers, port, properties, fresh)
         return
-    instance, new = ensure_running(kafka_version, brokers, port, properties, _tell, fresh)
+    instance, new = ensure_running(kafka_version, brokers, port, properties, _show.tell, fresh)
     _print(instance, f"started in {time.monotonic() - began:.1f} s" if new else "was running already")
-
-
-def _tell(text: str) -> None:
-    _show.tell(text)
 
 
 def _size(brokers: int) -> str:
@@ -105,7 +96,7 @@ def _foreground(version: str, brokers: int, port: int, properties: dict[str, str
     previous = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         if not home.exists():
-            prepare(version, brokers, port, {}, _tell)  # what fails here leaves no directory behind
+            prepare(version, brokers, port, {}, _show.tell)  # a failure here leaves no directory behind
         with only_one(home):
             found = load(home)
             if found is not None and found.state() == "running":
@@ -114,7 +105,7 @@ def _foreground(version: str, brokers: int, port: int, properties: dict[str, str
                 )
             if found is not None:
                 found.stop()
-            broker = prepare(version, brokers, port, properties, _tell, fresh)
+            broker = prepare(version, brokers, port, properties, _show.tell, fresh)
             broker.start()
             instance = Instance.of(broker)
             instance.save()
@@ -123,9 +114,9 @@ def _foreground(version: str, brokers: int, port: int, properties: dict[str, str
             while broker.is_running:
                 time.sleep(0.2)
         finally:
-            _tell("stopping ...")
+            _show.tell("stopping ...")
             broker.stop()
-            with only_one(home):  # who stops it from elsewhere holds this until the status is gone, too
+            with only_one(home):  # `broker stop` holds it, too, until the status file is gone
                 found = load(home)
                 ended_by_stop = found is None or found.nodes != instance.nodes
                 if not ended_by_stop:
@@ -159,7 +150,7 @@ def stop(kafka_version: str | None, brokers: int | None) -> None:
 
 @command.command("status", short_help="What is running, and where.")
 @_which
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@_show.json_option
 def status(kafka_version: str | None, brokers: int | None, as_json: bool) -> int:
     """Show which broker runs, where, and where its log is; exits with 3 when none runs."""
     found = instances(kafka_version, brokers)

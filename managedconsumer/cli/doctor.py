@@ -1,4 +1,4 @@
-"""``managedconsumer doctor``: what is wrong between here and the messages, and what a pykafka program has to change."""
+"""``managedconsumer doctor``: find faults between here and the messages, and what a pykafka program has to change."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from managedconsumer.admin import doctor, judging
-from managedconsumer.admin.findings import Finding
 from managedconsumer.admin.pykafka_source import Remark, look_at
+from managedconsumer.admin.values import Finding
 from managedconsumer.cli import _show
 from managedconsumer.cli._codes import NO
 from managedconsumer.cli._connection import connection_options, prepared
@@ -28,12 +28,7 @@ _SIGNS = {"ok": "ok   ", "note": "note ", "wrong": "WRONG"}
 @connection_options
 @_show.json_option
 def command(
-    topic: str | None,
-    group: str | None,
-    source: Path | None,
-    bootstrap: str | None,
-    config: Path | None,
-    as_json: bool,
+    topic: str | None, group: str | None, source: Path | None, bootstrap: str | None, config: Path | None, as_json: bool
 ) -> int:
     """Look at names, connections, TLS, login, versions and advertised addresses; at a topic, and at a group.
 
@@ -51,7 +46,7 @@ def command(
 
 
 def _shown(findings: list[Finding], as_json: bool) -> list[Finding]:
-    """Each as soon as it is known: some take a time-out."""
+    """Print each at once, as some checks take a time-out."""
     for each in findings if not as_json else ():
         _show.say(f"{_SIGNS[each.level]}  {each.subject}: {each.text}")
         if each.remedy:

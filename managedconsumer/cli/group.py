@@ -1,15 +1,15 @@
-"""``managedconsumer group NAME``: who is in a group, and how far it is."""
+"""``managedconsumer group NAME``: a group's members and progress."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import click
 
+from managedconsumer.admin.admin import Admin
 from managedconsumer.admin.values import GroupLag
 from managedconsumer.cli import _show
-from managedconsumer.cli._connection import connected, connection_options
+from managedconsumer.cli._connection import with_admin
 
 _HEADERS = ("TOPIC", "PARTITION", "COMMITTED", "NEXT", "LAG", "BEHIND", "MEMBER", "HOST")
 
@@ -18,26 +18,25 @@ _HEADERS = ("TOPIC", "PARTITION", "COMMITTED", "NEXT", "LAG", "BEHIND", "MEMBER"
 @click.argument("name")
 @click.option("--watch", is_flag=True, help="Print a line for each change of members, state or lag, until Ctrl-C.")
 @click.option("--every", type=click.FloatRange(0.1), default=1.0, show_default=True, help="Seconds, with --watch.")
-@connection_options
+@with_admin
 @_show.json_option
-def command(name: str, watch: bool, every: float, bootstrap: str | None, config: Path | None, as_json: bool) -> None:
+def command(admin: Admin, name: str, watch: bool, every: float, as_json: bool) -> None:
     """A group: state, protocol and assignor; its partitions, how far they are, and who has them.
 
     BEHIND is the age of the first message that is not committed.
     """
-    with connected(bootstrap, config) as (admin, _):
-        found = admin.lag([name])[name]
-        if as_json:
-            _show.print_json({"lag": found.lag, "seconds": found.seconds, **_show.plain(found)})
-        else:
-            _print(found)
+    found = admin.lag([name])[name]
+    if as_json:
+        _show.print_json({"lag": found.lag, "seconds": found.seconds, **_show.plain(found)})
+    else:
+        _print(found)
+    before = found
+    while watch:
+        time.sleep(every)
+        found = admin.lag([name], seconds=False)[name]
+        for line in changes(before, found):
+            _show.say(f"{time.strftime('%H:%M:%S')} {line}")
         before = found
-        while watch:
-            time.sleep(every)
-            found = admin.lag([name], seconds=False)[name]
-            for line in changes(before, found):
-                _show.say(f"{time.strftime('%H:%M:%S')} {line}")
-            before = found
 
 
 def _print(found: GroupLag) -> None:

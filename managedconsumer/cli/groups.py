@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
+from managedconsumer.admin.admin import Admin
 from managedconsumer.cli import _show
-from managedconsumer.cli._connection import connected, connection_options
+from managedconsumer.cli._connection import with_admin
 
 
 @click.command("groups", short_help="All groups.")
 @click.option("--lag", "timed", is_flag=True, help="Also how far they are behind in time.")
-@connection_options
+@with_admin
 @_show.json_option
-def command(timed: bool, bootstrap: str | None, config: Path | None, as_json: bool) -> None:
+def command(admin: Admin, timed: bool, as_json: bool) -> None:
     """All groups: type, state, members, and how many messages they are behind.
 
     Only groups of consumers have members and a lag here; others (Kafka Connect, share groups) are listed. --lag adds
     the age of the oldest message that is not committed: it reads a message of each partition that is behind.
     """
-    with connected(bootstrap, config) as (admin, _):
-        listed = admin.groups(lag=timed)
-        if not timed:
-            lags = admin.lag_of_existing(group.name for group in listed if group.of_consumers)
-            listed = [group._replace(lag=lags.get(group.name)) for group in listed]
+    listed = admin.groups(lag=True, seconds=timed)
     rows = []
     for group in listed:
         lag = group.lag

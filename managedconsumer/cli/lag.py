@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
+from managedconsumer.admin.admin import Admin
 from managedconsumer.cli import _show
 from managedconsumer.cli._codes import NO
-from managedconsumer.cli._connection import connected, connection_options
+from managedconsumer.cli._connection import with_admin
 
 
 @click.command("lag", short_help="How far a group is behind.")
 @click.argument("group")
 @click.option("--max", "most", type=click.IntRange(0), metavar="MESSAGES", help="Exit with 1 above this lag.")
 @click.option("--max-seconds", type=click.FloatRange(0), metavar="SECONDS", help="Exit with 1 when further behind.")
-@connection_options
+@with_admin
 @_show.json_option
-def command(
-    group: str,
-    most: int | None,
-    max_seconds: float | None,
-    bootstrap: str | None,
-    config: Path | None,
-    as_json: bool,
-) -> int:
+def command(admin: Admin, group: str, most: int | None, max_seconds: float | None, as_json: bool) -> int:
     """How far a group is behind: messages by partition, and the age of the oldest one that is not committed.
 
     Exit codes: 0 within the bounds, 1 above one of them, 2 wrong usage, 3 Kafka cannot be reached.
     """
-    with connected(bootstrap, config) as (admin, _):
-        found = admin.lag([group])[group]
+    found = admin.lag([group])[group]
     too_much = most is not None and found.lag > most
     too_old = max_seconds is not None and found.seconds is not None and found.seconds > max_seconds
     if as_json:

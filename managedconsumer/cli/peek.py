@@ -1,4 +1,4 @@
-"""``managedconsumer peek TOPIC``: look at messages. Joins no group, commits nothing."""
+"""``managedconsumer peek TOPIC``: show messages. Joins no group, commits nothing."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 
 import click
 
 from managedconsumer.admin.admin import Admin, Offsets
 from managedconsumer.admin.timestamps import parse_moment
 from managedconsumer.cli import _messages, _show
-from managedconsumer.cli._connection import connected, connection_options
+from managedconsumer.cli._connection import with_admin
 from managedconsumer.errors import KafkaException
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
@@ -34,9 +33,7 @@ _LOOK_EVERY = 0.3
     help="earliest, latest, an offset (-5: the last five of each partition), an ISO 8601 time (UTC), or '2 hours ago'.",
 )
 @click.option("--until", metavar="WHERE", help="Where to end; as --from. [default: the end of the log as it is now]")
-@click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
-)
+@_show.partitions_option
 @click.option("--key", help="Only messages with this key.")
 @click.option("--grep", metavar="REGEX", help="Only messages whose value matches somewhere.")
 @click.option(
@@ -46,8 +43,9 @@ _LOOK_EVERY = 0.3
     "--raw", is_flag=True, help="With kcat's format: bytes as they are, also those that a terminal takes for commands."
 )
 @click.option("--follow", is_flag=True, help="Go on with what comes later, until Ctrl-C or -n.")
-@connection_options
+@with_admin
 def command(
+    admin: Admin,
     topic: str,
     count: int | None,
     start: str,
@@ -58,8 +56,6 @@ def command(
     form: str,
     raw: bool,
     follow: bool,
-    bootstrap: str | None,
-    config: Path | None,
 ) -> None:
     """Messages of a topic, the oldest first: partition, offset, time, key, value.
 
@@ -69,15 +65,14 @@ def command(
     if follow and until is not None:
         raise click.UsageError("--follow goes on for ever: it has no --until")
     most = count if count is not None or until is not None or follow else 10
-    with connected(bootstrap, config) as (admin, _):
-        here = _place(admin, topic, start, partitions)
-        end = _place(admin, topic, until or "latest", partitions)
-        found: Iterator[Message] = _follow(admin, here, topic) if follow else _read(admin, here, end)
-        for message in islice((each for each in found if wanted(each)), most):
-            _write(show(message), raw)
-            if follow:
-                sys.stdout.flush()
-        sys.stdout.flush()
+    here = _place(admin, topic, start, partitions)
+    end = _place(admin, topic, until or "latest", partitions)
+    found: Iterator[Message] = _follow(admin, here, topic) if follow else _read(admin, here, end)
+    for message in islice((each for each in found if wanted(each)), most):
+        _write(show(message), raw)
+        if follow:
+            sys.stdout.flush()
+    sys.stdout.flush()
 
 
 def _write(text: str, raw: bool) -> None:

@@ -1,35 +1,31 @@
-"""``managedconsumer reset GROUP TOPIC``: where an idle group goes on."""
+"""``managedconsumer reset GROUP TOPIC``: move the committed offsets of an idle group."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
+from managedconsumer.admin.admin import Admin
 from managedconsumer.cli import _show
-from managedconsumer.cli._connection import connected, connection_options
+from managedconsumer.cli._connection import with_admin
 
 
 @click.command("reset", short_help="Change where an idle group goes on.")
 @click.argument("group")
 @click.argument("topic")
 @click.option("--to", metavar="WHERE", help="earliest, latest, an offset, an ISO 8601 time (UTC), or '2 hours ago'.")
-@click.option("--shift", type=int, metavar="N", help="By N messages from what is committed; backwards when negative.")
-@click.option(
-    "-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this one; repeatable."
-)
+@click.option("--shift", type=int, metavar="N", help="By N messages from the committed offsets; negative: backwards.")
+@_show.partitions_option
 @click.option("--execute", is_flag=True, help="Do it. Without this the plan is shown.")
-@connection_options
+@with_admin
 @_show.json_option
 def command(
+    admin: Admin,
     group: str,
     topic: str,
     to: str | None,
     shift: int | None,
     partitions: tuple[int, ...],
     execute: bool,
-    bootstrap: str | None,
-    config: Path | None,
     as_json: bool,
 ) -> None:
     """Change what a group has committed for a topic: shows the plan, and does it with --execute.
@@ -38,8 +34,7 @@ def command(
     """
     if (to is None) == (shift is None):
         raise click.UsageError("say where to go: either --to or --shift")
-    with connected(bootstrap, config) as (admin, _):
-        found = admin.reset(group, topic, to, shift=shift, partitions=partitions or None, execute=execute)
+    found = admin.reset(group, topic, to, shift=shift, partitions=partitions or None, execute=execute)
     if as_json:
         _show.print_json(found)
         return

@@ -1,4 +1,4 @@
-"""``managedconsumer timeline``: who had which partition when, and why it moved, from what recorders have written."""
+"""``managedconsumer timeline``: the rebalances and the partitions' owners, from the files of recorders."""
 
 from __future__ import annotations
 

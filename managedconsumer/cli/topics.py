@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
+from managedconsumer.admin.admin import Admin
 from managedconsumer.cli import _show
-from managedconsumer.cli._connection import connected, connection_options
+from managedconsumer.cli._connection import with_admin
 
 
 @click.command("topics", short_help="Topics and their offsets.")
 @click.argument("names", metavar="[TOPIC]...", nargs=-1)
-@connection_options
+@with_admin
 @_show.json_option
-def command(names: tuple[str, ...], bootstrap: str | None, config: Path | None, as_json: bool) -> None:
+def command(admin: Admin, names: tuple[str, ...], as_json: bool) -> None:
     """Topics; with a name, its partitions: leader, first and last offset, newest timestamp.
 
     FIRST is the offset of the oldest message, NEXT that of the next one to be written.
     """
-    with connected(bootstrap, config) as (admin, _):
-        found = admin.topics(names or None)
+    found = admin.topics(names or None)
     if as_json:
         _show.print_json(found)
     elif names:

@@ -1,4 +1,4 @@
-"""Metrics, lag, health, spans, the rebalance recorder and its pictures; ``serve()`` answers those who ask by HTTP."""
+"""Metrics, lag, health, spans, the rebalance recorder and its pictures; ``serve()`` shows them by HTTP."""
 
 from __future__ import annotations
 

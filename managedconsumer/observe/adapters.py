@@ -15,8 +15,8 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 
 # One for each registry and meter, as several consumers may share it.
 _adapters: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-# How long (seconds) what was read together serves the instruments that are asked one by one.
-_FRESH = 0.5
+# How long (seconds) values that were read together serve all instruments, which OpenTelemetry reads one by one.
+_CACHED_S = 0.5
 
 
 def registry_of(metrics: Any) -> Any:
@@ -36,7 +36,7 @@ def _adapted(metrics: Any, make: Callable[[Any], Any]) -> Any:
 
 
 class PrometheusRegistry(Metrics):
-    """Our core, which prometheus_client collects from."""
+    """A registry from which prometheus_client collects."""
 
     def __init__(self, registry: Any) -> None:
         """``registry``: a ``prometheus_client.CollectorRegistry``."""
@@ -44,7 +44,7 @@ class PrometheusRegistry(Metrics):
         registry.register(self)
 
     def describe(self) -> list[Any]:
-        """Nothing is fixed beforehand, and so nothing is collected when this is registered."""
+        """Return nothing, so that prometheus_client does not collect at the registration."""
         return []
 
     def collect(self) -> Iterator[Any]:
@@ -62,7 +62,7 @@ class PrometheusRegistry(Metrics):
 
 
 class OtelRegistry:
-    """Leads to the instruments of an OpenTelemetry Meter. Thread-safe."""
+    """Makes instruments of an OpenTelemetry Meter. Thread-safe."""
 
     def __init__(self, meter: Any) -> None:
         """``meter``: an ``opentelemetry.metrics.Meter``."""
@@ -70,20 +70,20 @@ class OtelRegistry:
         self._now = ThreadingHandler().now
         self._lock = ThreadingHandler().Lock()
         self._made: dict[str, Any] = {}
-        # By the name of an instrument: tags and where values come from.
+        # By the name of an instrument: the source of values for each set of tags.
         self._sources: dict[str, dict[Any, Callable[[], Iterable[Row]]]] = {}
 
-    def counter(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> _Adds:
+    def counter(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> _Instrument:
         """As of :class:`~managedconsumer.observe.metrics.Metrics`."""
         about = _about(name, "counter", text)
         made = self._make(about, lambda: self._meter.create_counter(about.otel, about.unit, about.text))
-        return _Adds(made, _attributes(about, tags))
+        return _Instrument(made, _attributes(about, tags))
 
-    def timer(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> _Adds:
+    def timer(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> _Instrument:
         """As of :class:`~managedconsumer.observe.metrics.Metrics`; a histogram in OpenTelemetry."""
         about = _about(name, "timer", text)
         made = self._make(about, lambda: self._meter.create_histogram(about.otel, about.unit, about.text))
-        return _Adds(made, _attributes(about, tags))
+        return _Instrument(made, _attributes(about, tags))
 
     def gauge(
         self,
@@ -102,19 +102,19 @@ class OtelRegistry:
         self, measures: Iterable[Measure], read: Callable[[], Iterable[Row]], tags: Mapping[str, str] | None = None
     ) -> None:
         """As of :class:`~managedconsumer.observe.metrics.Metrics`."""
-        fresh = _Fresh(read, self._now)
+        fresh = _CachedRead(read, self._now)
         for each in measures:
             self._observe(each, tags, fresh.read)
 
     def forget(self, tags: Mapping[str, str]) -> None:
-        """Drop what is read for ``tags``."""
+        """Stop reading the values of ``tags``."""
         gone = set(tags.items())
         with self._lock:
             for name, sources in self._sources.items():
                 self._sources[name] = {key: read for key, read in sources.items() if not gone <= key}
 
     def forget_later(self, tags: Mapping[str, str]) -> None:
-        """The consumer is gone: drop its values, and report nothing any more."""
+        """Do nothing: the sources of a collected consumer yield nothing."""
 
     def _make(self, about: Measure, make: Callable[[], Any]) -> Any:
         with self._lock:
@@ -142,7 +142,7 @@ class OtelRegistry:
         self._make(about, lambda: create(about.otel, [told], about.unit, about.text))
 
 
-class _Adds:
+class _Instrument:
     """A counter or a histogram, with its attributes."""
 
     def __init__(self, instrument: Any, attributes: Mapping[str, str]) -> None:
@@ -157,8 +157,8 @@ class _Adds:
         self._instrument.record(seconds, self._attributes)
 
 
-class _Fresh:
-    """Values that were read together, kept for a moment."""
+class _CachedRead:
+    """Values that were read together, and are kept for a moment."""
 
     def __init__(self, read: Callable[[], Iterable[Row]], now: Callable[[], float]) -> None:
         self._read, self._now = read, now
@@ -167,7 +167,7 @@ class _Fresh:
     def read(self) -> list[Row]:
         """All rows, at most half a second old."""
         known = self._rows
-        if known is None or self._now() - known[0] > _FRESH:
+        if known is None or self._now() - known[0] > _CACHED_S:
             known = self._rows = self._now(), list(self._read())
         return known[1]
 

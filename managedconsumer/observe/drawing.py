@@ -1,4 +1,4 @@
-"""A timeline as a picture (SVG) and as a page (HTML) that needs nothing from elsewhere. Pure."""
+"""A timeline as a picture (SVG) and as a page (HTML), each in one file. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from managedconsumer.shown import html
 
 _LEFT, _TOP, _ROW, _BAR, _WIDTH = 150, 40, 26, 18, 1000
 _TICKS = 6
-#: A moment (seconds since 1970) to its place from the left (pixels).
+#: Maps a time (seconds since 1970) to the distance from the left (pixels).
 Place = Callable[[float], float]
 _FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
@@ -45,7 +45,7 @@ def clock(moment: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """As people read it: ``12 ms``, ``3.4 s``, ``2 min 5 s``."""
+    """A duration as text: ``12 ms``, ``3.4 s``, ``2 min 5 s``."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -54,17 +54,17 @@ def duration(seconds: float) -> str:
 
 
 def causes(each: Round) -> str:
-    """Why it began."""
+    """The reasons of a rebalance as text."""
     return "; ".join(each.causes) or "a member that was not watched came or went"
 
 
 def took(each: Round) -> str:
-    """How long it went on."""
+    """The length of a rebalance as text."""
     return "unfinished" if each.end is None else duration(each.end - each.start)
 
 
 def svg(timeline: Timeline) -> str:
-    """A row for each partition, a bar for each member that had it; a line for each rebalance. Texts on hovering."""
+    """A row for each partition, a bar for each of its owners, a line for each rebalance; all have tooltips."""
     partitions = sorted({span.partition for span in timeline.spans})
     rows = {tp: _TOP + _ROW * place for place, tp in enumerate(partitions)}
     bottom = _TOP + _ROW * len(partitions)
@@ -117,7 +117,7 @@ def _hole(gap: Gap, y: int, x: Place) -> str:
 
 
 def _colour(place: int) -> str:
-    """Neighbours differ in hue and in lightness, so that they can be told apart without colours, too."""
+    """A colour; neighbours differ in hue and in lightness, so they also differ in greyscale."""
     return f"hsl({(210 + place * 137) % 360} 55% {(45, 62, 75)[place % 3]}%)"
 
 
@@ -127,7 +127,7 @@ def short(member: str) -> str:
 
 
 def page(timeline: Timeline) -> str:
-    """A whole page: the picture, the rebalances with their causes, and how long nobody read each partition."""
+    """A page: the picture, the rebalances with their causes, and each partition's gaps."""
     longest = max((gap.seconds for gap in timeline.gaps), default=0.0)
     summary = (
         f"{clock(timeline.start)} to {clock(timeline.end)} UTC ({duration(timeline.end - timeline.start)}): "

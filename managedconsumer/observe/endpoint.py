@@ -1,42 +1,30 @@
-"""``serve()``: what Kubernetes, Prometheus and KEDA ask a process that consumes."""
+"""``serve()``: the answers for Kubernetes, Prometheus and KEDA."""
 
 from __future__ import annotations
 
 import json
 import math
+from datetime import datetime
 from typing import Any, Iterable, Mapping, Protocol
 from urllib.parse import parse_qs
 
 from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
-from managedconsumer.observe.catalogue import OF_CONSUMERS, OF_PARTITIONS, OF_RUNS
-from managedconsumer.observe.measures import as_json, rows
+from managedconsumer.observe.measures import Seen, as_json, measure
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.runtime.serving import Answer, Server
 from managedconsumer.runtime.serving import ListenError as ListenError
 from managedconsumer.runtime.waiting.handlers import Handler, default_handler
-from managedconsumer.structs import TopicPartition
 
 _JSON, _TEXT = "application/json", "text/plain; version=0.0.4; charset=utf-8"
 
 
-class Served(Protocol):
-    """A consumer, as far as it is served."""
+class Served(Seen, Protocol):
+    """The part of a consumer that is served."""
 
     @property
-    def handler(self) -> Handler:
-        """Threads or greenlets."""
-
-    def health(self, *, stuck_after_s: float = ..., dead_after_s: float = ...) -> Any:
-        """Return the consumer's health."""
-
-    def progress(self) -> Any:
-        """How far each partition is."""
-
-    def topic_partition(self, key: Any) -> TopicPartition:
-        """Which partition a key of ``progress()`` means."""
-
-    def group_partitions(self) -> int:
-        """How many partitions there are to be shared."""
+    def handler(self) -> Handler: ...
+    def health(self, *, stuck_after_s: float = ..., dead_after_s: float = ...) -> Any: ...
+    def group_partitions(self) -> int: ...
 
 
 def serve(
@@ -49,12 +37,12 @@ def serve(
 ) -> Endpoint:
     """Answer ``/live``, ``/ready``, ``/metrics`` and ``/lag`` for ``consumers`` until ``close()``.
 
-    ``port`` 0 chooses a free one, see ``address``. It runs in a thread, or in a greenlet where the first consumer does.
-    ``stuck_after_s``: how long (seconds) a partition may stand still before ``/ready`` says 503, ``dead_after_s``:
-    before ``/live`` says it, too, and the process is started anew (see ``health()``). ``metrics``: a registry (ours, or
-    a CollectorRegistry of prometheus_client) that ``/metrics`` shows besides. Raises ListenError, an OSError, when the
-    address cannot be had. Every client that reaches the address can read topics, groups and offsets; nothing of
-    the messages. On 127.0.0.1 it answers requests for an IP address or localhost, not for other names.
+    ``port`` 0 chooses a free one, see ``address``. The server runs in a thread, or in a greenlet if the first consumer
+    does. ``stuck_after_s``: how long (seconds) a partition may stand still before ``/ready`` answers 503;
+    ``dead_after_s``: before ``/live`` does, so that the process is restarted (see ``health()``). ``metrics``: another
+    registry (ours, or a CollectorRegistry of prometheus_client) for ``/metrics``. Raises ListenError, an OSError, when
+    the address is not available. All clients of the address can read topics, groups and offsets, but no messages. On
+    127.0.0.1 it answers requests for an IP address or localhost, not for other names.
     """
     return Endpoint(consumers, host, port, stuck_after_s, metrics, dead_after_s)
 
@@ -77,7 +65,7 @@ class Endpoint:
         self._core = Metrics()
         for number, consumer in enumerate(self._consumers, 1):
             tags = {"group": str(consumer.health().get("group") or ""), "consumer": str(number)}
-            self._core.bundle((*OF_CONSUMERS, *OF_PARTITIONS, *OF_RUNS), _reader(consumer, tags), tags)
+            measure(self._core, consumer, tags)
         handler = self._consumers[0].handler if self._consumers else default_handler()
         self._server = Server(handler, self.answer, host, port)
 
@@ -135,10 +123,7 @@ class Endpoint:
 
 
 def replicas(consumers: Iterable[Served], lag_per_replica: float) -> dict[str, Any]:
-    """How many processes are wanted: one for each ``lag_per_replica`` messages of lag, at most one a partition.
-
-    A process knows its own partitions only: their lag is scaled to all partitions of the topics.
-    """
+    """One process for each ``lag_per_replica`` messages, where our partitions' lag is scaled to all partitions."""
     lag = mine = all_of_them = 0
     for consumer in consumers:
         known = [part.lag for part in consumer.progress().values() if part.lag is not None]
@@ -149,9 +134,5 @@ def replicas(consumers: Iterable[Served], lag_per_replica: float) -> dict[str, A
     return {"replicas": min(all_of_them, max(1, math.ceil(wanted))), "lag": round(whole)}
 
 
-def _reader(consumer: Served, tags: Mapping[str, str]) -> Any:
-    return lambda: rows(consumer, tags)
-
-
 def _json(value: Any) -> bytes:
-    return (json.dumps(value) + "\n").encode()
+    return (json.dumps(value, default=datetime.isoformat) + "\n").encode()

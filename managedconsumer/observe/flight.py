@@ -1,9 +1,9 @@
 """The flight recorder: the last events of a membership in a file of fixed size, readable after ``kill -9``.
 
-The file is a ring. What was written is the operating system's, whatever becomes of the process; a power cut may lose
-the last half minute. Its first line says how far it was written; the rest is JSON lines, the oldest of which is cut
-where the newest ends. A kill may come between a line and the change of the first one, or (at the end of a page of the
-operating system's) in the middle of a line: the former counts, the latter is left out. A start goes on behind it.
+The file is a ring. The operating system has each written line, also if the process dies; a power cut may lose the last
+half minute. The first line says where the newest event ends; JSON lines follow, the oldest of which is cut there. A
+kill between an event's line and the change of the first line keeps the event; a kill in the middle of a line (at the
+end of a page of the operating system's) loses it. The next start goes on behind it.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from managedconsumer.runtime.waiting.handlers import Handler
 
 log = logging.getLogger(__name__)
 
-#: How large (bytes) the file is: some thousands of events.
+#: The file's size in bytes: some thousands of events.
 SIZE = 1 << 20
 _MAGIC = b"managedconsumer history 1 "
 _DIGITS = 12
 _HEAD = len(_MAGIC) + _DIGITS + 1
-# How long (seconds) a stop waits for a disk.
+# How long (seconds) a stop waits for the disk.
 _PATIENCE = 2.0
-# How often (seconds) the worker looks whether its consumer was forgotten.
+# How often (seconds) the worker checks whether its consumer was collected.
 _REST = 60.0
 
 
 class FlightRecorder:
-    """Writes events into one file, in a worker: a caller that adds one holds locks, and must not wait for a disk."""
+    """Writes events into one file, in a worker: callers of :meth:`add` hold locks, and must not wait for a disk."""
 
     def __init__(self, path: str | os.PathLike[str], handler: Handler, size: int = SIZE) -> None:
-        """``size`` (bytes) counts when the file is made."""
+        """``size``: of a new file, in bytes."""
         self._path = Path(path)
         self._handler = handler
         self._size = size
@@ -52,11 +52,7 @@ class FlightRecorder:
         self._place = self._room = 0
 
     def open(self) -> None:
-        """Make the file or go on in it, and start the worker. Idempotent.
-
-        Raises ConfigurationError when it cannot be used: another consumer writes to it, it is another kind of file, or
-        it cannot be made.
-        """
+        """Open the file, start the worker. Idempotent. Raises ConfigurationError if the file cannot be used."""
         if self._file >= 0:
             return
         try:
@@ -67,41 +63,40 @@ class FlightRecorder:
             file = os.open(self._path, flags, 0o600)
         except OSError as error:
             if error.errno == errno.ELOOP:
-                text = "is a symbolic link, which is not followed: give the file's own name"
-                raise ConfigurationError(f"history={str(self._path)!r} {text}") from None
-            raise ConfigurationError(f"history={str(self._path)!r} cannot be written: {error.strerror}") from None
+                raise self._refused(" is a symbolic link, which is not followed: give the file's own name") from None
+            raise self._refused(f" cannot be written: {error.strerror}") from None
         try:
-            self._claim(file)
+            self._lock(file)
             self._begin(file)
-        except OSError as error:
+        except BaseException as error:
             os.close(file)
-            raise ConfigurationError(f"history={str(self._path)!r} cannot be written: {error.strerror}") from None
-        except BaseException:
-            os.close(file)
+            if isinstance(error, OSError):
+                raise self._refused(f" cannot be written: {error.strerror}") from None
             raise
         self._end = weakref.finalize(self, os.close, file)
         self._file, self._closing = file, False
         self._worker = self._handler.spawn("history", _run, weakref.ref(self), self._wake)
 
-    def _claim(self, file: int) -> None:
+    def _refused(self, text: str) -> ConfigurationError:
+        return ConfigurationError(f"history={str(self._path)!r}{text}")
+
+    def _lock(self, file: int) -> None:
         try:
             import fcntl
-        except ImportError:  # Windows: nobody looks whether two consumers write to one file
+        except ImportError:  # Windows: two consumers that write to one file are not noticed
             return
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ConfigurationError(
-                f"history={str(self._path)!r}: another consumer writes to this file; give each one its own"
-            ) from None
+            raise self._refused(": another consumer writes to this file; give each one its own") from None
 
     def _begin(self, file: int) -> None:
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise ConfigurationError(f"history={str(self._path)!r} is no file")
+            raise self._refused(" is no file")
         size = os.fstat(file).st_size
         head = os.pread(file, _HEAD, 0)
         if size and not (head.startswith(_MAGIC) and head[len(_MAGIC) : -1].isdigit() and size > _HEAD):
-            raise ConfigurationError(f"history={str(self._path)!r} is another kind of file: it is left as it is")
+            raise self._refused(" is another kind of file: it is left as it is")
         self._room = (size or self._size) - _HEAD
         self._place = 0
         if size:
@@ -111,13 +106,13 @@ class FlightRecorder:
             os.pwrite(file, self._head() + bytes(self._room), 0)
 
     def add(self, event: GroupEvent) -> None:
-        """Let ``event`` be written. Thread-safe; neither waits nor raises."""
+        """Queue ``event`` for the worker. Thread-safe; neither waits nor raises."""
         if not self._closing:
             self._events.append(event)
             self._wake.set()
 
     def write(self) -> None:
-        """Write what was added. Called by one thread at a time: the worker, or :meth:`close`."""
+        """Write the queued events. Called by one thread at a time: the worker, or :meth:`close`."""
         try:
             while self._events:
                 event = self._events.popleft()
@@ -140,11 +135,11 @@ class FlightRecorder:
 
     @property
     def closing(self) -> bool:
-        """True when no more is written."""
+        """True when the worker has to end."""
         return self._closing
 
     def close(self) -> None:
-        """Write what is left, and no more. Idempotent."""
+        """Write the queued events, and close the file. Idempotent."""
         if self._closing:
             return
         self._closing = True
@@ -159,7 +154,7 @@ class FlightRecorder:
 
 
 def _run(there: weakref.ref[FlightRecorder], wake: Any) -> None:
-    """The worker. It does not keep the recorder, so that the file of a forgotten consumer is closed."""
+    """The worker. Its weak reference lets the file of a collected consumer be closed."""
     while True:
         wake.wait(_REST)
         wake.clear()
@@ -173,10 +168,7 @@ def _run(there: weakref.ref[FlightRecorder], wake: Any) -> None:
 
 
 def lines_of(data: bytes) -> Iterator[str]:
-    """The JSON lines of a file's content, oldest first: a flight recorder's, or JSON lines as they are.
-
-    A line that was cut in a flight recorder's file, by a newer one or by a kill in the middle, is left out.
-    """
+    """The whole JSON lines, oldest first, of a flight recorder's file or of a file of JSON lines."""
     if not data.startswith(_MAGIC):
         yield from data.decode("utf-8").splitlines()
         return
@@ -189,11 +181,11 @@ def lines_of(data: bytes) -> Iterator[str]:
 
 
 def _newest(ring: bytes, place: int) -> int:
-    """Where the newest line ends: at ``place``, or behind it if lines are there that the file's head does not know.
+    """The end of the newest line: ``place``, or behind it if the file's head does not know the last lines yet.
 
-    They are whole and not older than the line before ``place``. What else begins there is the oldest one.
+    These are whole and not older than the line before ``place``; the oldest line begins behind them.
     """
-    if place >= len(ring):  # somebody has cut the file
+    if place >= len(ring):  # the file was cut
         return place
     turned = ring[place:] + ring[:place]
     last = _event_in(turned[:-1].rpartition(b"\n")[2].strip(b"\0"))
@@ -203,13 +195,13 @@ def _newest(ring: bytes, place: int) -> int:
         if event is None or (last is not None and event["time"] < last["time"]):
             break
         last, start = event, end + 1
-        if start == len(turned):  # all of one moment: nothing says which is the oldest
+        if start == len(turned):  # all lines have one time, so the oldest is unknown
             return place
     return (place + start) % len(ring)
 
 
 def _event_in(line: bytes) -> dict[str, Any] | None:
-    """Parse a whole line; None for one that was cut."""
+    """Parse a line; None if it was cut."""
     try:
         found = json.loads(line) if line else None
     except (ValueError, RecursionError):

@@ -1,7 +1,7 @@
 """A small registry of metrics: counters, gauges and timers with tags, and Prometheus' text of them.
 
-For another monitoring system read :meth:`Metrics.values`. Thread-safe. A gauge may be read from its source when it is
-asked for: what costs nothing to know costs nothing to keep.
+For another monitoring system read :meth:`Metrics.values`. Thread-safe. A gauge may have a source, which is read only
+when the metrics are.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from managedconsumer.values import NamedTuple
 
 Tags = tuple[tuple[str, str], ...]
 
-#: One native lock for all: held for an addition, never while anything waits, so greenlets may use it too.
+#: One native lock for all metrics. It is held for an addition and never over a wait, so greenlets may use it, too.
 _lock = ThreadingHandler().Lock()
 
 
 class Counter:
-    """Only ever rises."""
+    """A number that only rises."""
 
     kind = "counter"
 
@@ -43,7 +43,7 @@ class Counter:
 
 
 class Gauge:
-    """Goes up and down; read from ``source`` when one is given."""
+    """A number that rises and falls, or is read from ``source``."""
 
     def __init__(self, source: Callable[[], float] | None = None, kind: str = "gauge") -> None:
         self.kind = kind
@@ -51,15 +51,15 @@ class Gauge:
         self._value = 0.0
 
     def set(self, value: float) -> None:
-        """The value from now on (without a source)."""
+        """Set the value (without a source)."""
         self._value = value
 
     def read_from(self, source: Callable[[], float]) -> None:
-        """Ask ``source`` for the value from now on."""
+        """Read the value from ``source`` from now on."""
         self._source = source
 
     def samples(self) -> dict[str, float]:
-        """``{suffix of the name: value}``; nothing when the source cannot be read at the moment."""
+        """``{suffix of the name: value}``; empty while the source fails."""
         if self._source is None:
             return {"": self._value}
         try:
@@ -69,7 +69,7 @@ class Gauge:
 
 
 class Timer:
-    """How often something took place, how long it took in all and at most (seconds)."""
+    """The number of events, their total time and their longest time (seconds)."""
 
     kind = "summary"
 
@@ -89,21 +89,6 @@ class Timer:
             return {"_count": float(self._count), "_sum": self._sum, "_max": self._max}
 
 
-class Bundle:
-    """Several metrics that are read together, with tags of their own, whenever the registry is asked."""
-
-    def __init__(self, measures: Iterable[Measure], read: Callable[[], Iterable[Row]]) -> None:
-        self.measures = {each.name: each for each in measures}
-        self._read = read
-
-    def rows(self) -> list[tuple[str, Tags, float]]:
-        """Name, tags and value of each; nothing when they cannot be read at the moment."""
-        try:
-            return [(name, _tags(tags), value) for name, tags, value in self._read()]
-        except Exception:  # noqa: BLE001 - one source that fails must not hide all other metrics
-            return []
-
-
 class Family(NamedTuple):
     """All samples of one name: ``kind`` is Prometheus' type, a sample has the name's suffix, tags and a value."""
 
@@ -118,18 +103,18 @@ M = TypeVar("M", Counter, Gauge, Timer)
 
 
 class Metrics:
-    """The registry. Asking twice for the same name and tags gives the same metric."""
+    """The registry. The same name and tags always give the same metric."""
 
     def __init__(self) -> None:
         self._metrics: dict[tuple[str, Tags], Metric] = {}
-        self._bundles: list[tuple[Tags, Bundle]] = []
+        # By tags: metrics that are read together.
+        self._bundles: dict[Tags, tuple[dict[str, Measure], Callable[[], Iterable[Row]]]] = {}
         self._gone: deque[Mapping[str, str]] = deque()
         self._texts: dict[str, str] = {}
 
     def counter(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> Counter:
         """A counter by its name (Prometheus' style: ``kafka_consumer_commits_total``)."""
-        found = self._register(name, text, tags, Counter)
-        return self._checked(found, Counter, name)
+        return self._metric(Counter, name, text, tags, Counter)
 
     def gauge(
         self,
@@ -139,51 +124,42 @@ class Metrics:
         source: Callable[[], float] | None = None,
         kind: str = "gauge",
     ) -> Gauge:
-        """A gauge; with ``source`` (the newest counts) it is read when asked for. ``kind`` is Prometheus' type."""
-        found = self._register(name, text, tags, lambda: Gauge(source, kind))
-        gauge = self._checked(found, Gauge, name)
+        """A gauge; with ``source`` (the newest counts) it is read with the metrics. ``kind`` is Prometheus' type."""
+        gauge = self._metric(Gauge, name, text, tags, lambda: Gauge(source, kind))
         if source is not None:
             gauge.read_from(source)
         return gauge
 
     def timer(self, name: str, text: str = "", tags: Mapping[str, str] | None = None) -> Timer:
         """A timer; its samples are ``<name>_count``, ``_sum`` and ``_max``."""
-        return self._checked(self._register(name, text, tags, Timer), Timer, name)
+        return self._metric(Timer, name, text, tags, Timer)
 
-    def _register(self, name: str, text: str, tags: Mapping[str, str] | None, make: Callable[[], Metric]) -> Metric:
+    def _metric(
+        self, kind: type[M], name: str, text: str, tags: Mapping[str, str] | None, make: Callable[[], Metric]
+    ) -> M:
         if not re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", name):
             raise ValueError(f"{name!r} is no name of a metric: letters, digits, _ and : are allowed")
         self._forget_the_gone()
         with _lock:
             self._texts.setdefault(name, text)
-            return self._metrics.setdefault((name, _tags(tags)), make())
-
-    @staticmethod
-    def _checked(found: Metric, wanted: type[M], name: str) -> M:
-        if not isinstance(found, wanted):
-            raise ValueError(f"metric {name!r} is a {type(found).__name__} already, not a {wanted.__name__}")
+            found = self._metrics.setdefault((name, _tags(tags)), make())
+        if not isinstance(found, kind):
+            raise ValueError(f"metric {name!r} is a {type(found).__name__} already, not a {kind.__name__}")
         return found
 
     def bundle(
-        self,
-        measures: Iterable[Measure],
-        read: Callable[[], Iterable[Row]],
-        tags: Mapping[str, str] | None = None,
+        self, measures: Iterable[Measure], read: Callable[[], Iterable[Row]], tags: Mapping[str, str] | None = None
     ) -> None:
-        """Metrics that ``read()`` gives together, as name, tags and value; :meth:`forget` drops them by ``tags``.
-
-        What an earlier call with the same ``tags`` gave is replaced.
-        """
-        key = _tags(tags)
+        """Metrics that ``read()`` returns as name, tags and value; replaces those of the same ``tags``."""
         with _lock:
-            self._bundles = [each for each in self._bundles if each[0] != key] + [(key, Bundle(measures, read))]
+            self._bundles = {**self._bundles, _tags(tags): ({each.name: each for each in measures}, read)}
 
     def forget(self, tags: Mapping[str, str]) -> None:
-        """Drop every metric that carries all of ``tags``: what they describe is gone."""
+        """Drop all metrics that have all of ``tags``."""
         gone = set(_tags(tags))
         with _lock:
             self._metrics = {key: metric for key, metric in self._metrics.items() if not gone <= set(key[1])}
-            self._bundles = [each for each in self._bundles if not gone <= set(each[0])]
+            self._bundles = {key: bundle for key, bundle in self._bundles.items() if not gone <= set(key)}
 
     def forget_later(self, tags: Mapping[str, str]) -> None:
         """:meth:`forget`, at the next use of this registry. Takes no lock: for finalizers, which run anywhere."""
@@ -200,7 +176,7 @@ class Metrics:
         }
 
     def families(self) -> list[Family]:
-        """Everything at this moment, sorted by name; what each monitoring system gets is made from it."""
+        """All samples at this moment, sorted by name; all exporters use them."""
         self._forget_the_gone()
         with _lock:
             metrics, bundles, texts = (
@@ -212,10 +188,14 @@ class Metrics:
         for (name, tags), each in metrics:
             family = found.setdefault(name, Family(name, each.kind, texts[name], []))
             family.samples.extend((suffix, tags, value) for suffix, value in each.samples().items())
-        for _, bundle in bundles:
-            for name, tags, value in bundle.rows():
-                about = bundle.measures[name]
-                found.setdefault(name, Family(name, about.kind, about.text, [])).samples.append(("", tags, value))
+        for measures, read in bundles.values():
+            try:
+                rows = [(name, _tags(tags), value) for name, tags, value in read()]
+            except Exception:  # noqa: BLE001, S112 - one source that fails must not hide all other metrics
+                continue
+            for name, own, value in rows:
+                about = measures[name]
+                found.setdefault(name, Family(name, about.kind, about.text, [])).samples.append(("", own, value))
         return [found[name] for name in sorted(found) if found[name].samples]
 
     def prometheus(self) -> str:

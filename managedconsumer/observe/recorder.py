@@ -5,7 +5,7 @@
     ...
     print(recorder.to_json_lines())
 
-What it holds is bounded. A member in another process writes JSON lines; :meth:`Recorder.read` takes them in.
+Their number is bounded. A member in another process writes JSON lines, which :meth:`Recorder.read` adds.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ _NUMBERS = (("time", 0, 253_402_300_799), ("moment", -1e15, 1e15), ("generation"
 
 
 class Eventful(Protocol):
-    """A consumer of a group, as far as its past is concerned."""
+    """The events of a consumer of a group."""
 
     def events(self) -> list[Any]:
         """Return the recorded events."""
 
     def watch_events(self, told: Callable[[GroupEvent], None], /) -> Callable[[], None]:
-        """Tell ``told`` of each event from now on; the answer ends that."""
+        """Call ``told`` with each new event; the returned function ends that."""
 
 
 class Recorder:
     """Collects group events. Thread-safe."""
 
     def __init__(self, limit: int = _LIMIT) -> None:
-        """``limit``: how many events are kept, the newest."""
+        """``limit``: how many of the newest events are kept."""
         self._events: deque[GroupEvent] = deque(maxlen=limit)
         self._ends: list[Callable[[], None]] = []
 
     def watch(self, consumer: Eventful) -> None:
-        """Record what ``consumer`` has kept of its past and all that comes."""
+        """Record the events that ``consumer`` has kept, and all new ones."""
         self._ends.append(consumer.watch_events(self._events.append))
         seen = {id(event) for event in list(self._events)}
         self._events.extend(event for event in consumer.events() if id(event) not in seen)
 
     def close(self) -> None:
-        """Stop watching; what was recorded stays."""
+        """Stop watching; the recorded events stay."""
         while self._ends:
             self._ends.pop()()
 
@@ -74,7 +74,7 @@ class Recorder:
             self._events.append(_from_dict(values))
 
     def spans(self) -> list[Span]:
-        """Which member delivered which partition, from when to when: what a timeline draws."""
+        """Which member delivered which partition, and when."""
         return spans_of(self.events())
 
     def gaps(self) -> dict[TopicPartition, float]:
@@ -86,12 +86,12 @@ class Recorder:
         return longest
 
     def timeline(self, group: str | None = None) -> Timeline:
-        """Everything that a picture of ``group`` shows (None: the only one); ValueError where that is not one group."""
+        """The timeline of ``group`` (None: the only one). Raises ValueError unless that is one group."""
         return timeline_of(self.events(), group)
 
 
 def _from_dict(values: Any) -> GroupEvent:
-    """An event of a file: of another process, or of somebody who only says so."""
+    """Check and convert an event of a file, which anyone may have written."""
     try:
         names = [text.rpartition("-") for text in values["partitions"]]
         found = GroupEvent(**{**values, "partitions": tuple(TopicPartition(t, int(n)) for t, _, n in names)})

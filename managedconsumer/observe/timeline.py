@@ -1,6 +1,6 @@
-"""A group's history from its members' events: who had which partition when, why it moved, how long nobody read it.
+"""A group's history from its members' events: the owners of its partitions, the rebalances, and the gaps. Pure.
 
-Pure. The events may come from several processes; their clocks are taken to agree.
+The events may come from several processes, whose clocks must agree.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from managedconsumer.structs import TopicPartition
 
 _UNJOINED, _STABLE = MemberState.UNJOINED.value, MemberState.STABLE.value
 _LEAVING, _LOSING = MemberState.LEAVING.value, MemberState.LOSING.value
-#: States of a member that is in its new generation, and not done with the rebalance.
+#: States of a member that has its new generation, but has not finished the rebalance.
 _IN_ROUND = frozenset({MemberState.COMPLETING_REBALANCE.value, MemberState.ASSIGNING.value})
-#: The reason of a member that only follows: another one began the rebalance.
+#: The reason of a member that follows a rebalance of another one.
 _TOLD = "the group rebalances"
 _STARTS, _ENDS = frozenset({"handed out"}), frozenset({"held", "revoked", "lost"})
 #: A gap shorter than this (seconds) is no gap: a hand-over within one member takes microseconds.
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Nobody delivered ``partition`` from ``start`` to ``end``."""
+    """No member delivered ``partition`` from ``start`` to ``end``."""
 
     partition: TopicPartition
     start: float
@@ -42,15 +42,14 @@ class Gap(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long."""
+        """Its length."""
         return self.end - self.start
 
 
 class Round(NamedTuple):
-    """One rebalance: when its first member began, until its last one was done (None: no member's events say that).
+    """One rebalance, from the start of its first member to the end of its last one (None: unfinished).
 
-    ``causes``: what began it, in words; empty where no member that was watched knows it (one of another program came
-    or went).
+    ``causes``: its reasons, as texts; empty if a member that was not watched began it.
     """
 
     generation: int
@@ -60,7 +59,7 @@ class Round(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """Everything that a picture of a group shows. ``start`` and ``end``: seconds since 1970."""
+    """A group's history, as a picture shows it. ``start`` and ``end``: seconds since 1970."""
 
     group: str
     start: float
@@ -71,7 +70,7 @@ class Timeline(NamedTuple):
     rounds: tuple[Round, ...]
 
     def unread(self) -> dict[TopicPartition, list[float]]:
-        """How long (seconds) nobody read, each time, by partition; an empty list where somebody always did."""
+        """The lengths (seconds) of each partition's gaps; an empty list for a partition without one."""
         found: dict[TopicPartition, list[float]] = {tp: [] for tp in sorted({span.partition for span in self.spans})}
         for gap in self.gaps:
             found[gap.partition].append(gap.seconds)
@@ -79,7 +78,7 @@ class Timeline(NamedTuple):
 
 
 def spans_of(events: Iterable[GroupEvent]) -> list[Span]:
-    """Which member delivered which partition, from when to when. ``events`` in the order of time."""
+    """Which member delivered which partition, and when. ``events`` in the order of time."""
     spans: list[Span] = []
     running: dict[tuple[TopicPartition, str], float] = {}
     for event in events:
@@ -94,7 +93,7 @@ def spans_of(events: Iterable[GroupEvent]) -> list[Span]:
 
 
 def gaps_of(spans: Iterable[Span]) -> list[Gap]:
-    """When nobody delivered a partition that somebody had delivered before and delivers again later."""
+    """The times between two owners of a partition."""
     found = []
     until: dict[TopicPartition, float | None] = {}
     for span in spans:
@@ -106,7 +105,7 @@ def gaps_of(spans: Iterable[Span]) -> list[Gap]:
 
 
 class _Part(NamedTuple):
-    """One generation of one member; ``end`` is None where its events end before."""
+    """One rebalance of one member; ``end`` is None if its events stop before the end."""
 
     start: float
     end: float | None
@@ -116,9 +115,9 @@ class _Part(NamedTuple):
 def rounds_of(events: Iterable[GroupEvent]) -> list[Round]:
     """The rebalances. ``events`` in the order of time.
 
-    A member's part begins when it leaves STABLE or joins, and ends when it is stable with a generation. The parts of
-    one generation are one round. Members that leave or are expelled are the causes of the round that follows. A process
-    that was killed may have been in the middle of its part.
+    A member's part begins when it leaves STABLE or joins, and ends when it is stable in a generation. The parts of one
+    generation are one round. Members that leave or are expelled are causes of the next round. The part of a process
+    that was killed may have no end.
     """
     began: dict[str, tuple[float, str]] = {}
     joining: deque[tuple[float, str]] = deque()
@@ -139,11 +138,11 @@ def rounds_of(events: Iterable[GroupEvent]) -> list[Round]:
             cause = "" if event.reason == _TOLD else f"{event.member}: {event.reason}"
             began[event.member] = (event.time, cause)
         elif (event.new == _STABLE or event.new in _IN_ROUND) and event.member not in began:
-            # It had no id when it began.
+            # It had no member id when it began.
             start, reason = joining.popleft() if joining else (event.time, "")
             began[event.member] = (start, f"{event.member} joined ({reason})")
         if event.new == _STABLE or event.new in _IN_ROUND:
-            began.setdefault(event.member, (event.time, ""))  # a file may name moves that no member makes
+            began.setdefault(event.member, (event.time, ""))  # a file may have transitions that no member makes
         if event.new in _IN_ROUND:
             reached[event.member] = event.generation
         elif event.new == _STABLE:

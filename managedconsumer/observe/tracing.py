@@ -24,10 +24,10 @@ _OFFSET = "messaging.kafka.offset"
 def process_span(message: Any, *, tracer: Any = None, group: str | None = None) -> AbstractContextManager[Any]:
     """A span around the work on ``message`` (a list of messages: on all of them); ``with`` gives the span.
 
-    It has a link to the context of each producer that has left one in its message's headers (``traceparent``, or what
-    the propagator that is set up writes). For one message outside of any other span that context is the parent as well.
-    What is raised inside is noted in the span and goes on. ``tracer``: an ``opentelemetry.trace.Tracer``, None: that of
-    the global provider. ``group``: the consumer group, for the attribute.
+    It links to the producer's context in each message's headers (``traceparent``, or those of the configured
+    propagator). For one message outside of any other span that context is also the parent. The span notes an exception
+    of the block, which is raised. ``tracer``: an ``opentelemetry.trace.Tracer``, None: the global provider's.
+    ``group``: the consumer group, for the attribute.
 
     Raises MissingPackageError without the package (extra ``otel``). Thread-safe; for threads, greenlets and tasks.
     Source: OpenTelemetry's semantic conventions for messaging spans.
@@ -104,7 +104,7 @@ class Tracing:
                 raise
 
     def _created(self, message: Any) -> Any:
-        """The context in which the message was produced; None: its headers have none."""
+        """The producer's context in the message's headers; None: there is none."""
         if not message.headers:
             return None
         # Of several headers of one name the last one counts, as in Kafka's clients.
@@ -114,12 +114,12 @@ class Tracing:
 
 
 def _place(message: Any) -> dict[str, Any]:
-    """Where one message is."""
+    """The attributes of one message."""
     return {_TOPIC: message.topic, _PARTITION: str(message.partition_id), _OFFSET: message.offset}
 
 
 def _common(messages: Sequence[Any]) -> dict[str, Any]:
-    """Return the attributes that all messages of a list have in common: their topic, their partition."""
+    """The attributes that all messages of a list share: the topic, the partition."""
     topics = {message.topic for message in messages}
     found = {_TOPIC: topics.pop()} if len(topics) == 1 else {}
     partitions = {message.partition_id for message in messages}

@@ -33,7 +33,7 @@ class State(Enum):
     READY = "ready"
     RUNNING = "running"
     PARKED = "parked"  # waits for its next attempt
-    SHELVED = "shelved"  # waits for the end of a rebalance, or of a pause
+    DEFERRED = "deferred"  # waits for the end of a rebalance, or of a pause
 
 
 class KeyQueue:
@@ -148,12 +148,12 @@ class PartitionWork:
         "_looked",
         "_lots",
         "alive",
+        "deferred",
         "full",
         "gate",
         "key_queues",
         "next",
         "pending",
-        "shelf",
         "skip",
         "top",
         "tp",
@@ -170,7 +170,7 @@ class PartitionWork:
         self._lots: deque[tuple[int, float]] = deque()
         self.key_queues: dict[Any, KeyQueue] = {}
         #: Key queues that wait for the end of a rebalance, or of a pause.
-        self.shelf: list[KeyQueue] = []
+        self.deferred: list[KeyQueue] = []
         self.skip = skip
         #: The next offset after the last message taken, and after the highest finished one.
         self.next = 0
@@ -217,11 +217,11 @@ class PartitionWork:
                 key_queue.waiting = [message for message in key_queue.waiting if self.has(message)]
             elif not key_queue.left():
                 del self.key_queues[key]
-        self.shelf = [key_queue for key_queue in self.shelf if key_queue.left()]
+        self.deferred = [key_queue for key_queue in self.deferred if key_queue.left()]
 
     def end(self) -> dict[Any, KeyQueue]:
         """End it: it was revoked, or its position was set. No message counts. Returns the running key queues by key."""
-        self.alive, self.shelf = False, []
+        self.alive, self.deferred = False, []
         self.key_queues = {
             key: key_queue for key, key_queue in self.key_queues.items() if key_queue.state is State.RUNNING
         }

@@ -38,7 +38,7 @@ class Work:
         self._ready: deque[KeyQueue] = deque()
         self._timers: list[tuple[float, int, KeyQueue]] = []
         self._numbers = count()
-        self._shelved: set[TopicPartition] = set()
+        self._deferred: set[TopicPartition] = set()
         # Running messages of revoked partitions, by key: if such a partition comes back, they run before new ones.
         self._left: dict[TopicPartition, dict[Any, KeyQueue]] = {}
         self._full: set[TopicPartition] = set()
@@ -51,17 +51,17 @@ class Work:
         #: Grows when workers have to give back messages that they have not begun.
         self.era = 0
         self.ending = False
-        self.in_hand = self.ready = self.parked = 0
+        self.in_flight = self.ready = self.parked = 0
         self.done = self.retried = self.dead = self.unfinished = 0
 
     # -- new messages---------------------------------------------------------------------------------
 
     def capacity(self) -> int:
         """How many messages may be taken now. Waiting messages of paused partitions use no capacity."""
-        return 0 if self.ending else self._plan.max_in_flight - self.in_hand + self._set_aside()
+        return 0 if self.ending else self._plan.max_in_flight - self.in_flight + self._set_aside()
 
     def _set_aside(self) -> int:
-        parts = [part for tp in self._shelved if (part := self.parts.get(tp)) is not None] if self._shelved else []
+        parts = [part for tp in self._deferred if (part := self.parts.get(tp)) is not None] if self._deferred else []
         return sum(len(part.pending) for part in parts if part.gate.paused)
 
     def open(self, tp: TopicPartition, gate: Fetchable, skip: OffsetMap | None) -> PartitionWork:
@@ -75,7 +75,7 @@ class Work:
     def offer(self, part: PartitionWork, messages: Sequence[Any], now: float) -> None:
         """Add messages of one partition, in order."""
         fresh = part.take(messages, now)
-        self.in_hand += len(fresh)
+        self.in_flight += len(fresh)
         if self._plan.order == NONE:
             self._offer_single(part, fresh, now)
         elif self._plan.order == KEY:
@@ -172,23 +172,23 @@ class Work:
             key_queue.state = State.READY
             self.ready += len(key_queue.waiting)
             self._ready.append(key_queue)
-        for tp in list(self._shelved):
+        for tp in list(self._deferred):
             part = self.parts.get(tp)
             if part is None or not part.waits:
-                self._shelved.discard(tp)
+                self._deferred.discard(tp)
                 if part is not None:
-                    self._unshelve(part)
+                    self._resume(part)
 
-    def _unshelve(self, part: PartitionWork) -> None:
-        for key_queue in part.shelf:
+    def _resume(self, part: PartitionWork) -> None:
+        for key_queue in part.deferred:
             key_queue.state = State.READY
             self.ready += len(key_queue.waiting)
-        self._ready.extendleft(reversed(part.shelf))
-        part.shelf = []
+        self._ready.extendleft(reversed(part.deferred))
+        part.deferred = []
 
     def take(self, limit: int, now: float) -> list[KeyQueue]:
         """Up to ``limit`` messages for one worker (with batches: batches), key queue by key queue."""
-        if self._timers or self._shelved:
+        if self._timers or self._deferred:
             self.wake(now)
         taken: list[KeyQueue] = []
         batch, queue, running = self._plan.batch, self._ready, State.RUNNING
@@ -199,7 +199,7 @@ class Work:
                 if not key_queue.part.alive:
                     continue
                 if (gate := key_queue.part.gate).held or gate.paused:  # PartitionWork.waits, without a call
-                    self._shelve(key_queue)
+                    self._defer(key_queue)
                     continue
             elif not self._sort_out(key_queue):
                 continue
@@ -214,14 +214,14 @@ class Work:
             key_queue.state = running
             limit -= size if batch is None else 1
             taken.append(key_queue)
-        if not taken and (self._unseen or self._shelved):
-            self._look_who_goes_on()
+        if not taken and (self._unseen or self._deferred):
+            self._check_full()
         return taken
 
-    def _shelve(self, key_queue: KeyQueue) -> None:
-        key_queue.state = State.SHELVED
-        key_queue.part.shelf.append(key_queue)
-        self._shelved.add(key_queue.part.tp)
+    def _defer(self, key_queue: KeyQueue) -> None:
+        key_queue.state = State.DEFERRED
+        key_queue.part.deferred.append(key_queue)
+        self._deferred.add(key_queue.part.tp)
 
     def _sort_out(self, key_queue: KeyQueue) -> bool:
         """Keep only the messages of several partitions that may start; False: none may."""
@@ -231,7 +231,7 @@ class Work:
             aside = KeyQueue(part, None, [message for message, its in pairs if its is part])
             aside.parts = [part] * len(aside.waiting)
             aside.attempts, aside.same = key_queue.attempts, len(aside.waiting) if key_queue.same else 0
-            self._shelve(aside)
+            self._defer(aside)
         pairs = [(message, part) for message, part in pairs if not part.waits]
         key_queue.waiting, key_queue.parts = [message for message, _ in pairs], [part for _, part in pairs]
         key_queue.same = min(key_queue.same, len(pairs))
@@ -240,22 +240,16 @@ class Work:
     # -- finished messages----------------------------------------------------------------------------
 
     def again(self, key_queue: KeyQueue, place: int, error: BaseException) -> bool:
-        """True if the message at ``place`` of ``key_queue``, which failed with ``error``, is to be tried again.
-
-        Called by the worker that has the key queue, without the lock.
-        """
+        """True if a failed message is to be tried again. Its worker calls this without the lock."""
         retry = self._plan.retry
         return retry is not None and retry.again(error, 1 if place else key_queue.attempts + 1)
 
     def note(self, key_queue: KeyQueue, dead: int = 0) -> int:
-        """Note a worker's progress in ``key_queue``; the last ``dead`` messages are dead.
-
-        Returns the newly finished.
-        """
+        """Note a worker's progress, with the last ``dead`` messages dead; returns the number of newly finished ones."""
         seen = key_queue.seen
         ours = key_queue.settle()
         dead = min(ours, dead)
-        self.in_hand -= ours
+        self.in_flight -= ours
         self.done += ours - dead
         self.dead += dead
         self._note_finished(ours)
@@ -279,7 +273,7 @@ class Work:
                 self._queue(key_queue)
             elif key_queue.key is not None:
                 del key_queue.part.key_queues[key_queue.key]
-        self.in_hand -= ours
+        self.in_flight -= ours
         self.done += ours
         self._note_finished(ours)
         return count
@@ -333,7 +327,7 @@ class Work:
         gone = [part for tp, part in self.parts.items() if tp in tps and (part.next > beyond or not beyond)]
         for part in gone:
             dropped = part.cut(beyond) if part.alive else 0  # else it was abandoned, and its messages were reported
-            self.in_hand -= dropped
+            self.in_flight -= dropped
             self.unfinished += dropped
             if beyond:
                 continue
@@ -341,7 +335,7 @@ class Work:
             if left:
                 self._left[part.tp] = left
             del self.parts[part.tp]
-            self._shelved.discard(part.tp)
+            self._deferred.discard(part.tp)
             if part.full:
                 self._full.discard(part.tp)
                 self.turned.add(part.tp)
@@ -363,7 +357,7 @@ class Work:
         for part in self.parts.values():
             part.sweep()
         self._left = {tp: key_queues for tp, key_queues in self._left.items() if key_queues}
-        self._look_who_goes_on()
+        self._check_full()
 
     def end(self) -> None:
         """Start no message any more; running ones may finish."""
@@ -373,8 +367,8 @@ class Work:
     def abandon(self) -> None:
         """Give up the messages that have not finished: their results do not count."""
         self.end()
-        self.unfinished += self.in_hand
-        self.in_hand = 0
+        self.unfinished += self.in_flight
+        self.in_flight = 0
         for part in self.parts.values():
             part.alive = False
 
@@ -386,7 +380,7 @@ class Work:
         return min((first for first in firsts if first is not None), default=None)
 
     def _look_whether_full(self, part: PartitionWork) -> None:
-        held, room = len(part.pending), self._plan.max_in_flight - self.in_hand + self._set_aside()
+        held, room = len(part.pending), self._plan.max_in_flight - self.in_flight + self._set_aside()
         bound = (_GOES_ON_AT if part.full else _FULL_AT) * room
         full = held > 0 and (held >= bound or not part.map_fits(self.map_room))
         if full is not part.full:
@@ -398,9 +392,9 @@ class Work:
         """Check now and then which partitions can resume. A worker without messages checks, too."""
         self._unseen += count
         if self._unseen * _LOOKS >= self._plan.max_in_flight:
-            self._look_who_goes_on()
+            self._check_full()
 
-    def _look_who_goes_on(self) -> None:
+    def _check_full(self) -> None:
         self._unseen = 0
         for tp in list(self._full):
             self._look_whether_full(self.parts[tp])

@@ -1,6 +1,6 @@
 """Stores: results and next offsets in one transaction of your own database, fenced against zombies.
 
-An adapter is loaded when it is first used; what it needs (psycopg, duckdb, deltalake, pyiceberg) is an extra.
+An adapter is imported when it is first used; its packages (psycopg, duckdb, deltalake, pyiceberg) are extras.
 """
 
 from __future__ import annotations

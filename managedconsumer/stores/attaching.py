@@ -1,10 +1,10 @@
-"""A consumer and its store: partitions are claimed when they come, and read on from the offsets in the store."""
+"""A consumer and its store: it claims partitions as they are assigned, and reads on from the store's offsets."""
 
 from __future__ import annotations
 
 import logging
 from functools import partial
-from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Collection, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.logs import LogFields
@@ -16,49 +16,39 @@ from managedconsumer.subscription_state import PartitionNotAssignedError
 
 log = logging.getLogger(__name__)
 
-# How often a claim is tried again because the group went on to its next generation, or another claim was faster.
+# How often to retry a claim because the group went on to its next generation, or another claim was faster.
 _TRIES = 5
 
 
 class UnconfirmedError(FencedStoreError):
-    """Kafka does not confirm that we are a member of the generation in which the partitions came to us."""
+    """Kafka does not confirm that we are a member of the generation that assigned the partitions to us."""
 
 
-def attach(store: Fence, consumer: Any, group: str | None, lonely: str) -> Taking:
-    """See :meth:`managedconsumer.stores.Store.attach`. ``lonely``: the member id of a consumer without a group."""
+def attach(store: Fence, consumer: Any, group: str | None, own_id: str) -> StoreClaimer:
+    """See :meth:`managedconsumer.stores.Store.attach`. ``own_id``: the member id of a consumer without a group."""
     own = consumer.group
     name = own if group is None else group
     if name is None:
         raise err.ConfigurationError(
             "attach: this consumer has no consumer_group: say under which name its offsets are kept, by group="
         )
-    taking = Taking(store, consumer, name, lonely, confirmed=own is not None)
+    claimer = StoreClaimer(store, consumer, name, own_id, confirmed=own is not None)
     consumer.keep_order(
         "a store is attached to this consumer. It keeps one next offset for each partition, so a message that is "
         "stored before an earlier one would move the offset beyond that one, which would be lost",
-        taking.moved_on,
+        claimer.moved_on,
     )
     if not hasattr(consumer, "listener"):
         if not consumer.partitions:
             raise err.IllegalStateError("attach: start() the consumer first, so that it has its partitions")
-        taking.take(partitions_of(consumer))
-        return taking
-    consumer.listener = StoreListener(taking, consumer.listener)
-    held = partitions_of(consumer)
-    if held:  # it has joined already: what comes later is told to the listener
-        taking.take(held)
-        taking.look_what_is_gone()
-    return taking
-
-
-def rewind(consumer: Any, begins: Callable[[str], Mapping[TopicPartition, int]]) -> None:
-    """See :meth:`managedconsumer.stores.Store.rewind`; ``begins`` says from where a group's partitions are read."""
-    listener = getattr(consumer, "listener", None)
-    group = listener.taking.group if isinstance(listener, StoreListener) else consumer.group
-    held = partitions_of(consumer)
-    for tp, offset in begins(group).items():
-        if tp in held:
-            consumer.seek(tp, offset)
+        claimer.take(partitions_of(consumer))
+        return claimer
+    claimer.inner, consumer.listener = consumer.listener, claimer
+    assigned = partitions_of(consumer)
+    if assigned:  # it has joined already, and the listener hears only of later assignments
+        claimer.take(assigned)
+        claimer.drop_revoked()
+    return claimer
 
 
 def partitions_of(consumer: Any) -> list[TopicPartition]:
@@ -66,32 +56,36 @@ def partitions_of(consumer: Any) -> list[TopicPartition]:
     return sorted(TopicPartition(*each.key) for each in consumer.partitions.values())
 
 
-class Taking:
-    """Claims partitions for a consumer, in the generation that it is in, and moves its positions."""
+class StoreClaimer:
+    """Claims partitions for a consumer in its present generation, and moves its positions.
 
-    def __init__(self, store: Fence, consumer: Any, group: str, lonely: str, *, confirmed: bool) -> None:
+    It is the consumer's listener, which calls the user's listener (``inner``) and returns its coroutines.
+    """
+
+    def __init__(self, store: Fence, consumer: Any, group: str, own_id: str, *, confirmed: bool) -> None:
         """``confirmed``: Kafka can be asked whether the consumer may commit for its group."""
         self.store = store
         self.group = group
+        self.inner: Any = None
         self._consumer = consumer
-        self._lonely = lonely
+        self._own_id = own_id
         self._confirmed = confirmed
-        # The source of the topics' ids: TopicIds of a consumer of ours.
+        # The source of the topics' ids: a consumer's TopicIds.
         self._ids: Any = getattr(consumer, "topic_ids", None)
-        self._taken: set[TopicPartition] = set()
-        # Given up, or claimed again, while a handler worked on them: it will be called again, or they go.
-        self._excused: set[TopicPartition] = set()
+        self._claimed: set[TopicPartition] = set()
+        # Partitions whose handler was interrupted by a loss or a new claim, once for each claim.
+        self._interrupted: set[TopicPartition] = set()
 
-    def look_what_is_gone(self) -> None:
-        """Give up what the group took away while the store was being attached: the listener never heard of it."""
-        gone = self._taken.difference(partitions_of(self._consumer))
+    def drop_revoked(self) -> None:
+        """Give up partitions that were revoked while the store was being attached: the listener was not told."""
+        gone = self._claimed.difference(partitions_of(self._consumer))
         if gone:
             self.give_up(gone)
 
     def give_up(self, tps: Collection[TopicPartition]) -> None:
-        """These are not the consumer's any more."""
-        self._taken.difference_update(tps)
-        self._excused.difference_update(tps)
+        """The consumer has lost these partitions."""
+        self._claimed.difference_update(tps)
+        self._interrupted.difference_update(tps)
         self.store.give_up(self.group, tps)
 
     def take(self, tps: Collection[TopicPartition]) -> None:
@@ -99,19 +93,19 @@ class Taking:
         known = {} if self._ids is None else self._ids.of(tps)
         self._claim(tps, known)
         if self.store.made_anew(self.group, tps) and (now := self._ids.look_again(tps)) != known:
-            self._claim(tps, now)  # what was old is what this consumer knew of the topic
-        self._taken.update(tps)
-        self._excused.difference_update(tps)
+            self._claim(tps, now)  # only the consumer's metadata was old
+        self._claimed.update(tps)
+        self._interrupted.difference_update(tps)
         self._seek(tps)
 
     def topics(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """The ids of the topics that the consumer reads from now on, of those of ``tps`` that are its own."""
-        mine = self._taken.intersection(tps) if group == self.group and self._ids is not None else ()
+        """The ids of the topics that the consumer reads from now on, for those of ``tps`` that it owns."""
+        mine = self._claimed.intersection(tps) if group == self.group and self._ids is not None else ()
         return {tp: text for tp, each in self._ids.of(mine).items() if (text := topic_text(each))} if mine else {}
 
     def handed_out(self, group: str, tp: TopicPartition) -> str:
-        """The id of the topic of what the consumer has handed out last; empty if that is not known."""
-        mine = group == self.group and self._ids is not None and tp in self._taken
+        """The id of the topic of the message that the consumer handed out last; empty: unknown."""
+        mine = group == self.group and self._ids is not None and tp in self._claimed
         return topic_text(self._ids.handed_out(tp)) if mine else ""
 
     def _claim(self, tps: Collection[TopicPartition], topic_ids: Mapping[TopicPartition, bytes | None]) -> None:
@@ -121,55 +115,47 @@ class Taking:
                 self.store.tell_topics(self.group, topic_ids)
             try:
                 self.store.claim(
-                    self.group,
-                    tps,
-                    *me,
-                    proof=partial(self._prove, tps, topic_ids, me) if self._confirmed else None,
+                    self.group, tps, *me, proof=partial(self._prove, tps, topic_ids, me) if self._confirmed else None
                 )
                 break
             except UnconfirmedError:
                 if not left or self._identity() == me:
                     raise
-            except FencedStoreError:  # another claim came in between; Kafka decides which of us is a member
+            except FencedStoreError:  # another claim was faster; Kafka decides which of us is a member
                 if not left or not self._confirmed:
                     raise
 
     def _seek(self, tps: Collection[TopicPartition]) -> None:
-        held = set(partitions_of(self._consumer)).intersection(tps)
+        assigned = set(partitions_of(self._consumer)).intersection(tps)
         for tp, offset in self.store.begins(self.group).items():
-            # Also where the consumer is there already: what a commit of an earlier run() without the store says to be
-            # finished behind its offset is not in the store.
-            if tp in held:
+            # Seek also to the present position: a commit of an earlier run() without the store may list messages behind
+            # its offset as finished, which the store does not have.
+            if tp in assigned:
                 self._consumer.seek(tp, offset)
-                held.discard(tp)
-        for tp, why in self.store.made_anew(self.group, held).items():
+                assigned.discard(tp)
+        for tp, why in self.store.made_anew(self.group, assigned).items():
             log.warning("%s. It is read from where auto_offset_reset says", why, extra=LogFields(self.group)())
             self._ids.begin_anew(tp, why)
 
     def go_back(self, group: str, error: StoreWentBackError, tps: Iterable[TopicPartition]) -> None:
-        """The store has lost transactions, perhaps our claims: claim again, and read on from what it has now.
-
-        ``tps``: of the transaction that was undone. Its other messages are handed out again, too.
-        """
-        lost = self._taken.intersection(error.partitions)
+        """The store lost transactions: claim again, and read all of ``tps`` again from its present offsets."""
+        lost = self._claimed.intersection(error.partitions)
         if group != self.group or not lost:
             return
         try:
             self.take(sorted(lost))
-            self._seek(self._taken.intersection(tps) - lost)
+            self._seek(self._claimed.intersection(tps) - lost)
             log.warning("claimed again, and read on from there: %s", error, extra=LogFields(self.group)())
-        except Exception as problem:  # noqa: BLE001 - the error that is on its way is the one that matters
+        except Exception as problem:  # noqa: BLE001 - the caller raises the error that matters
             # The group gives them to others, or Kafka or the store is away.
-            log.warning("not back at the store's offsets: %s", problem, extra=LogFields(self.group)())
+            log.warning("the consumer is not back at the store's offsets: %s", problem, extra=LogFields(self.group)())
 
     def moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
-        """True if the store has refused ``messages`` because the group has given their partitions to others.
+        """True if the store refused ``messages`` as their partitions went to another member, or their topic is gone.
 
-        Or because their topic is gone. Otherwise it is their own failure.
-
-        The store knows of an heir before a member that stood still knows that it was evicted, so Kafka is asked, by a
-        commit that ends before the first of ``messages``. Where Kafka confirms us, the claim came from outside of the
-        group.
+        False: the messages' own failure. The store may know the next owner before this member knows of its eviction, so
+        this asks Kafka, by a commit that ends before the first of ``messages``. If Kafka confirms us, the claim came
+        from outside of the group.
         """
         if not isinstance(error, FencedStoreError):
             return False
@@ -180,27 +166,27 @@ class Taking:
             try:
                 self._consumer.commit_offsets(firsts)
             except err.CommitFailedError as refused:
-                if refused.retriable:  # the coordinator is away: it is not known yet
+                if refused.retriable:  # the coordinator is away, so the answer is not known yet
                     continue
                 return True
             except (PartitionNotAssignedError, err.ConsumerStoppedException):
                 return True
-            except err.KafkaException:  # as where the user may not commit: then it is not known whose fault it is
+            except err.KafkaException:  # such as a user without the right to commit: the cause stays unknown
                 return False
             break
-        # Once for each claim: a handler that stores by another object than this one would be called again for ever.
-        if not self._given_up(firsts) or self._excused.issuperset(firsts):
+        # Once for each claim: a handler that stores by another object than this one would otherwise run again for ever.
+        if not self._given_up(firsts) or self._interrupted.issuperset(firsts):
             return False
-        self._excused.update(firsts)
+        self._interrupted.update(firsts)
         return True
 
     def _given_up(self, tps: Iterable[TopicPartition]) -> bool:
-        """True if we have given up one of ``tps`` (it comes back, or goes), or have claimed all of them again since."""
-        return not self._taken.issuperset(tps) or self.store.claimed(self.group).keys() >= set(tps)
+        """True if we have given up one of ``tps``, or have claimed all of them again since."""
+        return not self._claimed.issuperset(tps) or self.store.claimed(self.group).keys() >= set(tps)
 
     def _identity(self) -> tuple[int, str]:
         member = getattr(self._consumer, "consumer_id", b"").decode()
-        return (self._consumer.generation_id, member) if member else (NO_GROUP, self._lonely)
+        return (self._consumer.generation_id, member) if member else (NO_GROUP, self._own_id)
 
     def _prove(
         self,
@@ -209,10 +195,7 @@ class Taking:
         me: tuple[int, str],
         rows: Mapping[TopicPartition, Row],
     ) -> None:
-        """Kafka's own fence: it takes a commit only from a member of the present generation.
-
-        The commit says what the group has committed or what the store has, so it changes no position.
-        """
+        """Let Kafka confirm us, by a commit of the present offsets: it takes commits only from members."""
         offsets = {}
         for tp in tps:
             stored = rows[tp].next_in(topic_text(topic_ids.get(tp))) if tp in rows else None
@@ -222,45 +205,33 @@ class Taking:
         except err.CommitFailedError as error:
             if error.retriable:  # the coordinator is away
                 raise
-            # Such as a process that stood still, and was evicted meanwhile.
+            # This process may have stood still, and was evicted.
             raise UnconfirmedError(
                 f"group {self.group}: Kafka does not confirm generation {me[0]}: {error}", tuple(tps)
             ) from error
         if self._identity() != me:
             raise UnconfirmedError(f"group {self.group}: generation {me[0]} has ended", tuple(tps))
 
-
-class StoreListener:
-    """The consumer's listener: claims and positions first, then the user's own listener, if there is one.
-
-    The user's may have coroutines: what its methods return is handed on, to be awaited.
-    """
-
-    def __init__(self, taking: Taking, inner: Any) -> None:
-        self.taking = taking
-        self._inner = inner
-
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> Any:
-        """Claim them, and read on from the store. If the group has moved on, nothing of them is handed out."""
-        self.taking.look_what_is_gone()
+        """Claim them, and read on from the store. If the group has moved on, the consumer hands out none of them."""
+        self.drop_revoked()
         try:
             if assigned:
-                self.taking.take(assigned)
+                self.take(assigned)
         except UnconfirmedError as error:
-            log.info("not claimed, as the group has moved on: %s", error, extra=LogFields(self.taking.group)())
-        return None if self._inner is None else self._inner.on_partitions_assigned(assigned)
+            log.info("not claimed, as the group has moved on: %s", error, extra=LogFields(self.group)())
+        return None if self.inner is None else self.inner.on_partitions_assigned(assigned)
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> Any:
-        """The user may still store something in its own callback; an async one is not waited for."""
+        """Give them up after the user's callback, which may still store results; an async one is not waited for."""
         try:
-            return None if self._inner is None else self._inner.on_partitions_revoked(revoked)
+            return None if self.inner is None else self.inner.on_partitions_revoked(revoked)
         finally:
-            self.taking.give_up(revoked)
+            self.give_up(revoked)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> Any:
-        """Others may have claimed them already."""
-        self.taking.give_up(lost)
-        if self._inner is None:
+        """Give them up first: other members may have claimed them already."""
+        self.give_up(lost)
+        if self.inner is None:
             return None
-        call = getattr(self._inner, "on_partitions_lost", None) or self._inner.on_partitions_revoked
-        return call(lost)
+        return (getattr(self.inner, "on_partitions_lost", None) or self.inner.on_partitions_revoked)(lost)

@@ -1,4 +1,4 @@
-"""The claims of one store object, and its knowledge about these partitions. No I/O."""
+"""The claims of one store object, and its knowledge of the claimed partitions. Pure."""
 
 from __future__ import annotations
 
@@ -13,42 +13,39 @@ from managedconsumer.structs import TopicPartition
 
 _Key = tuple[str, TopicPartition]
 
-# So many gaps of a partition are remembered. Where transactions of a producer end there is one each.
+# The number of gaps that are remembered for a partition. Each end of a producer's transaction is one.
 _MOST_GAPS = 1000
 
 
-class Held:
-    """One claimed partition. Changed only by the transaction that has it (``Claims.busy``), and by nobody else."""
+class Claim:
+    """One claimed partition. Only the transaction that has it (``Claims.busy``) changes it."""
 
-    __slots__ = ("first", "gaps", "gone", "owed", "reached", "row", "topic", "unsure")
+    __slots__ = ("first", "former", "gaps", "owed", "reached", "row", "topic", "unsure")
 
-    def __init__(self, row: Row, before: Held | None = None, topic: str = "") -> None:
-        """``before``: what this object knew of the partition when it had claimed it the last time.
-
-        ``topic``: the id of the topic that is read now; empty: unknown.
-        """
+    def __init__(self, row: Row, before: Claim | None = None, topic: str = "") -> None:
+        """``before``: this object's last claim. ``topic``: the id of the topic that is read now (empty: unknown)."""
         self.row = row
-        #: The id of the topic of which messages are stored now (the row may still be of another); empty: unknown.
+        #: The id of the topic whose messages are stored now (the row's may be older); empty: unknown.
         self.topic = topic
-        #: Ids of topics of this name that were read, or stored, before the present one.
-        self.gone: set[str] = {row.topic} if topic else set()
+        #: Ids of earlier topics of this name, which were read or stored.
+        self.former: set[str] = {row.topic} if topic else set()
         if before is not None:
             if not topic and row.topic in ("", before.topic):
                 self.topic = before.topic
-            self.gone |= before.gone | ({before.topic} if topic else set())
+            self.former |= before.former | ({before.topic} if topic else set())
             if before.is_of_another(self.topic or row.topic):
                 before = None
-        self.gone -= {"", self.topic}
-        #: Where the first transaction began of a partition of which nothing was stored; None: that was not here.
+        self.former -= {"", self.topic}
+        #: The offset at which the partition's very first transaction began; None: another object made that one.
         self.first: int | None = None if before is None else before.first
-        #: Where the store was before it went back. The message before that is missing in the store now, so the next
-        #: transaction must begin before this offset.
+        #: The next offset before the store went back. The store lacks the message before it now, so the next
+        #: transaction must begin below it.
         self.reached: int | None = None
-        #: The first offset of a transaction that was undone: the next one must not begin behind it.
+        #: The first offset of a transaction that was undone: the next transaction must not begin behind it.
         self.owed: int | None = None
-        #: True when the end of a commit is not known.
+        #: True when it is unknown whether a commit succeeded.
         self.unsure = False
-        #: (first, end) of offsets that were passed over, the newest last: Kafka need not have messages there.
+        #: (first, end) of offsets that transactions skipped, the newest last. Kafka may have no messages there.
         self.gaps: deque[tuple[int, int]] = deque(maxlen=_MOST_GAPS)
         if before is not None:
             known = max(before.next or 0, before.reached or 0)
@@ -57,44 +54,44 @@ class Held:
 
     @property
     def next(self) -> int | None:
-        """The next offset in the topic that is read now; None: nothing of it is stored."""
+        """The next offset in the topic that is read now; None: the store has nothing of that topic."""
         return self.row.next_in(self.topic)
 
     @property
     def made_anew(self) -> bool:
-        """True if what is stored is of another topic than the one that is read now."""
+        """True if the stored offset belongs to another topic than the one that is read now."""
         return self.next != self.row.next
 
     def is_of_another(self, topic: str) -> bool:
-        """True if all that is known here is of another topic than that with this id."""
+        """True if the known topic is another one than the topic with this id."""
         return bool(topic) and (self.topic or self.row.topic) not in ("", topic)
 
     def turn_to(self, topic: str) -> None:
-        """Messages of this topic come now."""
+        """The topic with this id is read from now on."""
         if self.is_of_another(topic):
             self.first = self.owed = self.reached = None
             self.gaps.clear()
-        self.gone = (self.gone | {self.topic, self.row.topic}) - {"", topic}
+        self.former = (self.former | {self.topic, self.row.topic}) - {"", topic}
         self.topic = topic
 
     @property
     def begin(self) -> int | None:
-        """From where the partition has to be read; None: nobody knows."""
+        """The offset from which the partition has to be read; None: unknown."""
         if self.owed is not None:
             return self.owed
         return self.first if self.next is None else self.next
 
     def in_doubt(self, span: Span) -> bool:
-        """True if the store has to be asked before ``span`` is stored, or refused because it begins too late."""
+        """True if the store has to be asked before ``span`` is stored, or refused as it begins too late."""
         late = (self.owed is not None and span.first > self.owed) or self.is_behind(span)
         return self.unsure or late
 
     def is_behind(self, span: Span) -> bool:
-        """True if the store went back, and ``span`` begins behind what it has lost."""
+        """True if the store went back, and ``span`` begins behind the messages that it has lost."""
         return self.reached is not None and span.first >= self.reached
 
     def move(self, span: Span, move: Move) -> None:
-        """A transaction of ``span`` counts."""
+        """A transaction of ``span`` was committed."""
         before = self.next or 0
         if self.next is None:
             self.first = span.first
@@ -103,13 +100,13 @@ class Held:
         self.stored(self.row._replace(next=move.next, member=move.member))
 
     def stored(self, row: Row) -> None:
-        """Everything before the row's next offset is in the store."""
+        """The store has all messages before the row's next offset."""
         self.row = row
         self.owed = self.reached = None
         self.unsure = False
 
     def went_back(self, row: Row | None) -> None:
-        """The store has less than it had: ``row``."""
+        """The store went back to ``row``."""
         self.reached = max(self.next or 0, self.reached or 0)
         self.row = self.row.back_at(row)
         self.owed, self.unsure = None, False
@@ -120,97 +117,95 @@ class Claims:
     """Thread-safe without a lock: each change is one step of a dict."""
 
     def __init__(self) -> None:
-        self._held: dict[_Key, Held] = {}
-        # Rows of partitions that were given up: they show whether the store has gone back meanwhile.
-        self._past: dict[_Key, Held] = {}
+        self._claims: dict[_Key, Claim] = {}
+        # Partitions that were given up: their rows show whether the store has gone back meanwhile.
+        self._past: dict[_Key, Claim] = {}
         self._busy: dict[_Key, object] = {}
-        # The ids of the topics that are read, as far as they are known, for the next claim.
+        # The known ids of the topics that are read, for the next claim.
         self._topics: dict[_Key, str] = {}
         self._groups: dict[str, None] = {}
 
     def take(self, group: str, rows: Mapping[TopicPartition, Row]) -> None:
-        """These partitions are ours, as they are in the store."""
+        """These partitions are ours, with the rows that the store has."""
         self._groups[group] = None
         for tp, row in rows.items():
             key = group, tp
-            self._held[key] = Held(row, self._held.get(key) or self._past.get(key), self._topics.pop(key, ""))
+            self._claims[key] = Claim(row, self._claims.get(key) or self._past.get(key), self._topics.pop(key, ""))
 
     def tell_topics(self, group: str, topics: Mapping[TopicPartition, str]) -> None:
-        """The ids of the topics that are read (empty: unknown): what is claimed next is of these."""
+        """Set the ids of the topics that are read (empty: unknown), for the next claim."""
         self._topics.update({(group, tp): topic for tp, topic in topics.items()})
 
     def made_anew(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Of which partitions what is stored is of a topic that was deleted, and a text that says so."""
-        held = {tp: each for tp in tps if (each := self._held.get((group, tp))) is not None}
-        return {tp: _made_anew(group, tp, each) for tp, each in held.items() if each.made_anew}
+        """The partitions whose stored offset belongs to a topic that was deleted, with a text for the log."""
+        claimed = {tp: self._claims.get((group, tp)) for tp in tps}
+        return {tp: _made_anew(group, tp, each) for tp, each in claimed.items() if each is not None and each.made_anew}
 
     def turn(
         self,
         group: str,
-        held: Mapping[TopicPartition, Held],
+        claimed: Mapping[TopicPartition, Claim],
         topics: Mapping[TopicPartition, list[str]],
         present: Mapping[TopicPartition, str],
     ) -> dict[TopicPartition, str]:
-        """Messages of these topics come (the newest last); as :meth:`made_anew`, of those where that is news.
+        """Messages of these topics come (the newest last). Returns :meth:`made_anew` of those that changed topic.
 
-        ``present``: the ids that the topics have now, as far as somebody knows. Raises TopicGoneError for messages of a
-        topic that was deleted.
+        ``present``: the known present ids of the topics. Raises TopicGoneError for messages of a deleted topic.
         """
-        news = {tp: ids[-1] for tp, ids in topics.items() if ids[-1] != held[tp].topic}
+        news = {tp: ids[-1] for tp, ids in topics.items() if ids[-1] != claimed[tp].topic}
         for tp, topic in news.items():
             known = present.get(tp)
-            if topic != known if known else topic in held[tp].gone:
+            if topic != known if known else topic in claimed[tp].former:
                 raise TopicGoneError(
                     f"group {group}: these messages of {tp.topic}-{tp.partition} are of the topic with id {topic}, "
-                    f"which was deleted. The topic of that name has id {known or held[tp].topic} now, and what is "
-                    "stored is of that: nothing was stored. Go on with what is handed out next",
+                    f"which was deleted. The topic of that name has id {known or claimed[tp].topic} now, and the store "
+                    "keeps its messages: nothing was stored. Go on with the next messages",
                     (tp,),
                 )
         for tp, topic in news.items():
-            held[tp].turn_to(topic)
-        return {tp: _made_anew(group, tp, held[tp]) for tp in news if held[tp].made_anew}
+            claimed[tp].turn_to(topic)
+        return {tp: _made_anew(group, tp, claimed[tp]) for tp in news if claimed[tp].made_anew}
 
     def ends(self, group: str, topics: Mapping[TopicPartition, list[str]]) -> dict[TopicPartition, int]:
-        """The next offsets of what is claimed, for messages of these topics."""
-        held = {tp: each for (name, tp), each in list(self._held.items()) if name == group}
-        ends = {tp: each.row.next_in(topics[tp][-1] if tp in topics else each.topic) for tp, each in held.items()}
+        """The next offsets of the claimed partitions, for messages of these topics."""
+        claimed = self._of(group)
+        ends = {tp: each.row.next_in(topics[tp][-1] if tp in topics else each.topic) for tp, each in claimed.items()}
         return {tp: end for tp, end in ends.items() if end is not None}
 
     def drop(self, group: str, tps: Iterable[TopicPartition]) -> None:
         """These partitions are not ours any more."""
         for tp in tps:
-            held = self._held.pop((group, tp), None)
-            if held is not None:
-                self._past[group, tp] = held
+            claimed = self._claims.pop((group, tp), None)
+            if claimed is not None:
+                self._past[group, tp] = claimed
 
     def offsets(self, group: str) -> dict[TopicPartition, int | None]:
-        """Return the claimed partitions with their next offsets, as far as they are known."""
-        return {tp: held.next for (name, tp), held in list(self._held.items()) if name == group}
+        """Return the claimed partitions with their next offsets (None: unknown)."""
+        return {tp: claimed.next for tp, claimed in self._of(group).items()}
 
     def begins(self, group: str) -> dict[TopicPartition, int]:
-        """From where each claimed partition has to be read again, as far as that is known."""
-        found = {}
-        for (name, tp), held in list(self._held.items()):
-            if name == group and held.begin is not None:
-                found[tp] = held.begin
-        return found
+        """The offset from which each claimed partition has to be read again, where it is known."""
+        return {tp: claimed.begin for tp, claimed in self._of(group).items() if claimed.begin is not None}
+
+    def _of(self, group: str) -> dict[TopicPartition, Claim]:
+        return {tp: claimed for (name, tp), claimed in list(self._claims.items()) if name == group}
 
     def group(self, group: str | None) -> str:
-        """The group that is meant. Raises IllegalStateError where that is not clear."""
+        """Return ``group``, or the only one with claims. Raises IllegalStateError if there are several."""
         if group is not None:
             return group
         groups = list(self._groups)
-        if len(groups) != 1:
-            if not groups:
-                raise FencedStoreError("nothing is claimed by this store object: attach() it to a consumer first")
+        if not groups:
+            raise FencedStoreError("nothing is claimed by this store object: attach() it to a consumer first")
+        if len(groups) > 1:
             raise err.IllegalStateError(
                 f"this store has claims of {len(groups)} groups ({', '.join(groups)}): say which one by group="
             )
         return groups[0]
 
     @contextmanager
-    def busy(self, group: str, spans: Iterable[TopicPartition]) -> Iterator[dict[TopicPartition, Held]]:
-        """The claims of a transaction's partitions, for this transaction alone."""
+    def busy(self, group: str, spans: Iterable[TopicPartition]) -> Iterator[dict[TopicPartition, Claim]]:
+        """Yield the claims of a transaction's partitions, which no other transaction has meanwhile."""
         token, taken = object(), []
         try:
             for tp in spans:
@@ -220,11 +215,11 @@ class Claims:
                         'one transaction after the other, in order (with run(): order="partition")'
                     )
                 taken.append(tp)
-            held = {tp: self._held.get((group, tp)) for tp in taken}
-            missing = tuple(tp for tp, each in held.items() if each is None)
+            claimed = {tp: self._claims.get((group, tp)) for tp in taken}
+            missing = tuple(tp for tp, each in claimed.items() if each is None)
             if missing:
                 raise _not_ours(group, missing)
-            yield {tp: each for tp, each in held.items() if each is not None}
+            yield {tp: each for tp, each in claimed.items() if each is not None}
         finally:
             for tp in taken:
                 del self._busy[group, tp]
@@ -232,16 +227,13 @@ class Claims:
     def moves(
         self,
         group: str,
-        held: Mapping[TopicPartition, Held],
+        claimed: Mapping[TopicPartition, Claim],
         spans: Mapping[TopicPartition, Span],
         *,
         ids: bool = False,
     ) -> dict[TopicPartition, Move]:
-        """Return the transaction's changes. Raises when its messages do not follow on what is stored.
-
-        ``ids``: the store keeps the ids of topics.
-        """
-        stored = {tp: end for tp, span in spans.items() if (end := held[tp].next) is not None and span.first < end}
+        """The moves; raises if the messages do not follow the stored ones. ``ids``: the store keeps topic ids."""
+        stored = {tp: end for tp, span in spans.items() if (end := claimed[tp].next) is not None and span.first < end}
         if stored:
             (topic, number), end = next(iter(stored.items()))
             raise AlreadyStoredError(
@@ -250,43 +242,44 @@ class Claims:
                 stored,
             )
         for tp, span in spans.items():
-            owed = held[tp].owed
-            if held[tp].is_behind(span):
+            owed = claimed[tp].owed
+            if claimed[tp].is_behind(span):
                 raise err.IllegalStateError(
-                    f"the store went back: it has {_has(held[tp].next)} of {tp.topic}-{tp.partition}, and had them "
-                    f"up to offset {held[tp].reached}. These begin at {span.first}: what lies between would be lost. "
+                    f"the store went back: it has {_has(claimed[tp].next)} of {tp.topic}-{tp.partition}, and had them "
+                    f"up to offset {claimed[tp].reached}. These begin at {span.first}: those between would be lost. "
                     "Read on from what the store has (rewind(consumer); of a Spark query put the checkpoint back). "
                     "Where Kafka does not have those messages any more, a new store object goes on behind them"
                 )
             if owed is not None and span.first > owed:
                 raise err.IllegalStateError(
                     f"the transaction of {tp.topic}-{tp.partition} from offset {owed} on was undone, and these "
-                    f"messages begin at {span.first}: what lies between would be lost. "
-                    "Store it first, or call rewind(consumer)"
+                    f"messages begin at {span.first}: those between would be lost. "
+                    "Store them first, or call rewind(consumer)"
                 )
-        members = {tp: with_topic(held[tp].row.owner, held[tp].topic) if ids else None for tp in spans}
-        return {tp: Move(held[tp].row, spans[tp].next, members[tp]) for tp in sorted(spans)}
+        members = {tp: with_topic(claimed[tp].row.owner, claimed[tp].topic) if ids else None for tp in spans}
+        return {tp: Move(claimed[tp].row, spans[tp].next, members[tp]) for tp in sorted(spans)}
 
     def check_order(self, group: str, places: Iterable[tuple[TopicPartition, int]]) -> None:
-        """Raise IllegalStateError for a message (partition and offset) that later ones have been stored before.
-
-        The store's offset is beyond it, so it looks as if it were stored, and it is not.
-        """
+        """Raise IllegalStateError for a message that a transaction of later ones skipped: it only looks stored."""
         for tp, offset in places:
-            held = self._held.get((group, tp))
-            if held is not None and any(first <= offset < end for first, end in held.gaps):
+            claimed = self._claims.get((group, tp))
+            if claimed is not None and any(first <= offset < end for first, end in claimed.gaps):
                 raise err.IllegalStateError(
                     f"{tp.topic}-{tp.partition}: the message at offset {offset} comes after later ones, and the store "
-                    f"is at {held.next} already: it was not stored, and cannot be stored in order any more. "
+                    f"is at {claimed.next} already: it was not stored, and cannot be stored in order any more. "
                     'Store a partition\'s messages in order: read it in one thread, or use run(order="partition")'
                 )
 
     def owe(
-        self, held: Mapping[TopicPartition, Held], spans: Mapping[TopicPartition, Span], *, unsure: bool = False
+        self,
+        claimed: Mapping[TopicPartition, Claim],
+        spans: Mapping[TopicPartition, Span],
+        *,
+        unsure: bool = False,
     ) -> None:
-        """The transaction was undone (``unsure``: perhaps)."""
+        """The transaction was undone, perhaps (``unsure``) or for certain."""
         for tp, span in spans.items():
-            each = held[tp]
+            each = claimed[tp]
             if each.owed is None:
                 each.owed = span.first
             each.unsure = unsure
@@ -294,24 +287,24 @@ class Claims:
     def compare(
         self,
         group: str,
-        held: Mapping[TopicPartition, Held],
+        claimed: Mapping[TopicPartition, Claim],
         found: Mapping[TopicPartition, Row],
         error: Exception | None = None,
     ) -> None:
-        """Believe the store.
+        """Take the store's rows as the truth.
 
-        Raises FencedStoreError for partitions that others have claimed, and StoreWentBackError for those of which the
-        store has less than it had: an older claim, or an older offset.
+        Raises FencedStoreError for partitions that another object has claimed, and StoreWentBackError for those that
+        have an older claim, or an older offset, than before.
         """
         lost: list[TopicPartition] = []
         back: dict[TopicPartition, Row | None] = {}
-        for tp, each in held.items():
+        for tp, each in claimed.items():
             row = found.get(tp)
-            if row is None or row.claim < each.row.claim:  # a claim's number never becomes smaller
+            if row is None or row.claim < each.row.claim:  # claim numbers only grow
                 back[tp] = row
             elif not each.row.same_owner(row):
                 lost.append(tp)
-                if self._held.get((group, tp)) is each:
+                if self._claims.get((group, tp)) is each:
                     self.drop(group, [tp])
             elif (now := row.next_in(each.topic)) == each.next:
                 each.unsure = False
@@ -320,30 +313,30 @@ class Claims:
             else:
                 back[tp] = row
         for tp, older in back.items():
-            held[tp].went_back(older)
+            claimed[tp].went_back(older)
         if lost:
             raise _not_ours(group, tuple(lost), found) from error
         if back:
-            raise _went_back(group, {tp: held[tp].next for tp in back}, held) from error
+            raise _went_back(group, {tp: claimed[tp].next for tp in back}, claimed) from error
 
 
-def _made_anew(group: str, tp: TopicPartition, held: Held) -> str:
+def _made_anew(group: str, tp: TopicPartition, claimed: Claim) -> str:
     return (
-        f"group {group}: the store has {_has(held.row.next)} of {tp.topic}-{tp.partition}, of the topic with id "
-        f"{held.row.topic}. The topic of that name has id {held.topic} now, as it was deleted and created again (or "
-        "this is another cluster): these offsets do not count"
+        f"group {group}: the store has {_has(claimed.row.next)} of {tp.topic}-{tp.partition}, of the topic with id "
+        f"{claimed.row.topic}. The topic of that name has id {claimed.topic} now, as it was deleted and created again "
+        "(or this is another cluster): these offsets do not count"
     )
 
 
 def _went_back(
-    group: str, back: Mapping[TopicPartition, int | None], held: Mapping[TopicPartition, Held]
+    group: str, back: Mapping[TopicPartition, int | None], claimed: Mapping[TopicPartition, Claim]
 ) -> StoreWentBackError:
     (topic, number), offset = next(iter(back.items()))
     return StoreWentBackError(
         f"group {group}: the store went back. It has {_has(offset)} of {topic}-{number}, and had them up to offset "
-        f"{held[TopicPartition(topic, number)].reached}, with this object's claim (a restored backup, or a fail-over "
-        "that lost the last transactions?). Nothing was stored, as the messages between would be lost. Claim again, "
-        "and read on from what the store has; an attached consumer does so by itself",
+        f"{claimed[TopicPartition(topic, number)].reached}, with this object's claim (a restored backup, or a "
+        "fail-over that lost the last transactions?). Nothing was stored, as the messages between would be lost. Claim "
+        "again, and read on from what the store has; an attached consumer does so by itself",
         back,
     )
 

@@ -15,23 +15,23 @@ from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# A next offset cannot be taken away: this stands for none, where rows were taken back to before the first one.
+# A transaction's number cannot be removed: this one stands for no next offset, after a RESTORE to before the first one.
 _NOTHING = -1
 _PARTS = ("next", "claim", "generation", "member")
-# The id of the topic of the next offset, as two numbers, and the claim under which it was written: version 0.2.0 claims
-# without it, and what it stores then is not known to be of this topic.
+# The id of the offset's topic, as two numbers, and the claim that wrote it. Version 0.2.0 claims without it: the topic
+# is unknown then.
 _TOPIC_PARTS = ("topic claim", "topic id, first half", "topic id, second half")
-# At most so many commits are looked at when a table is opened.
+# The most commits that are read when a table is opened.
 _MOST = 1000
 
 
 class DeltaStore(VersionedStore):
-    """A transaction's ``write(arrow_table)`` appends rows; they are committed together with the offsets.
+    """A transaction's ``write(arrow_table)`` appends rows, which one commit adds together with the offsets.
 
     Offsets and claims are application transactions of the Delta protocol (``txn``), so they outlive checkpoints and
-    clean-ups of the log, and Spark reads the table as any other. Every commit is made for one version of the table
-    and made again if another writer was faster. The table keeps a member as a number, so errors name it so. ``RESTORE``
-    takes rows back and leaves offsets; here they go back with the rows, as far as the table's log knows both versions.
+    clean-ups of the log, and Spark reads the table as any other. A commit is for one version of the table; it is
+    repeated if another writer was faster. The table keeps a member as a number, which errors show. ``RESTORE`` takes
+    rows back and leaves ``txn``: the store takes the offsets back, too, if the log has both versions.
     """
 
     def __init__(
@@ -54,15 +54,15 @@ class DeltaStore(VersionedStore):
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self._path = os.fspath(path)
         self._options = dict(storage_options or {})
-        # Up to which version it is known what RESTORE has done, and that.
+        # The RESTORE commits up to this version.
         self._restores: tuple[int, list[tuple[int, int | str]]] = (-1, [])
-        # Never later: a table that was there once and cannot be found is away, and must not be made anew.
+        # Never later: a table that existed once and is missing is away, and must not be created again.
         if not DeltaTable.is_deltatable(self._path, self._options):
             self._make(schema)
         self.look()
 
     def _make(self, schema: Any) -> None:
-        """Of several that make the table at the same moment all find it afterwards."""
+        """Create the table. Several processes may do so at the same moment."""
         from deltalake import DeltaTable
         from deltalake.exceptions import CommitFailedError
 
@@ -75,19 +75,17 @@ class DeltaStore(VersionedStore):
         try:
             DeltaTable.create(self._path, schema, mode="ignore", storage_options=self._options)
         except CommitFailedError:
-            log.debug("%s: somebody else has made the table at the same moment", self._path)
+            log.debug("%s: another process has created the table at the same moment", self._path)
 
     def __repr__(self) -> str:
         return f"DeltaStore({self._path!r})"
 
     def look(self) -> Any:
-        """See :meth:`VersionedStore.look`."""
         from deltalake import DeltaTable
 
         return DeltaTable(self._path, storage_options=self._options)
 
     def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
-        """See :meth:`VersionedStore.read`."""
         looked, restores = self._restores
         newest = version.version()
         if newest < looked:  # an older copy of the table
@@ -104,7 +102,7 @@ class DeltaStore(VersionedStore):
         for number, restored in restores if found else ():
             if number <= version.version():
                 then = _rows(self._at(number), group, found)
-                # What nobody has written since is of rows that went: the next offsets are those of the rows that came.
+                # A row that was not written since the RESTORE is stale: the next offset of the restored version counts.
                 stale = [tp for tp, row in found.items() if then.get(tp) == row]
                 past = self._read(self._at(restored), group, stale, restores) if stale else {}
                 for tp in stale:
@@ -122,13 +120,12 @@ class DeltaStore(VersionedStore):
             if self.passing(error):
                 raise
             raise IllegalStateError(
-                f"{self._path!r} was put back by RESTORE, and its log does not have {place} any more: it is not known "
-                "which offsets belong to its rows. Use another group, and begin where the rows end"
+                f"{self._path!r} was put back by RESTORE, and its log does not have {place} any more: the "
+                "offsets of its rows are unknown. Use another group, and begin where the rows end"
             ) from error
         return table
 
     def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
-        """See :meth:`VersionedStore.append`."""
         marks: dict[str, int] = {}
         for tp, row in rows.items():
             names = _names(group, tp)
@@ -143,11 +140,10 @@ class DeltaStore(VersionedStore):
         return commit(version, marks, None if output is None else output.table())
 
     def output(self) -> Tables:
-        """See :meth:`VersionedStore.output`."""
         return Tables()
 
     def passing(self, error: BaseException) -> bool:
-        """Storage that does not answer, or a table that was there and cannot be found."""
+        """True for storage that does not answer, and for a table that is missing now."""
         return super().passing(error) or type(error).__name__ == "TableNotFoundError"
 
     def member_name(self, member: str) -> str:
@@ -174,14 +170,14 @@ def _names(group: str, tp: TopicPartition, parts: tuple[str, ...] = _PARTS) -> l
 def commit(version: Any, marks: Mapping[str, int], rows: Any) -> bool:
     """Make ``rows`` (a ``pyarrow.Table``; None: none) and ``marks`` the version after ``version``.
 
-    ``marks`` are application transactions of the Delta protocol (``txn``), by name. False if there is a version after
-    ``version`` already; then nothing has changed. Raises what deltalake raises, its CommitFailedError too where there
-    is no newer version: as for a table with features that deltalake cannot write.
+    ``marks`` are application transactions of the Delta protocol (``txn``), by name. False, without a change, if there
+    is a version after ``version`` already. Raises what deltalake raises; CommitFailedError only without a newer
+    version, as for a table with features that deltalake cannot write.
     """
     from deltalake import CommitProperties, Transaction, write_deltalake
     from deltalake.exceptions import CommitFailedError
 
-    # Otherwise deltalake tries again by itself behind a concurrent append, and a claim may have come before.
+    # Otherwise deltalake commits again behind a concurrent commit, which may be a claim.
     marked = [Transaction(name, number) for name, number in marks.items()]
     properties = CommitProperties(app_transactions=marked, max_commit_retries=0)
     try:
@@ -199,10 +195,7 @@ def commit(version: Any, marks: Mapping[str, int], rows: Any) -> bool:
 
 
 def _restores(version: Any, since: int) -> list[tuple[int, int | str]]:
-    """Which versions after ``since`` a RESTORE has made, the newest first, and what it has restored: a version, a time.
-
-    As far as the table's log says, and of the last thousand commits.
-    """
+    """The logged versions after ``since`` that a RESTORE made, the newest first, with the version or time restored."""
     found: list[tuple[int, int | str]] = []
     for commit in version.history(min(_MOST, version.version() - since)):
         if commit.get("operation") == "RESTORE":

@@ -1,7 +1,7 @@
 """The differences between databases: placeholders, how a transaction begins, which errors are transient.
 
-``move`` and ``update_owner`` are one condition and one change each: the database locks the row, or refuses to commit
-beside a change of it. So a transaction that began before a claim and ends after it changes no row.
+``move`` and ``update_owner`` are conditional updates: the database locks the row, or refuses the commit if another
+transaction has changed it. So a transaction that begins before a claim and ends after it changes no row.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ _COLUMNS = """
     member varchar(512) not null,
     primary key (consumer_group, topic, kafka_partition)
 """
-# The savepoint that shows whether a block has ended the transaction in which it is.
+# The savepoint that shows whether a block has ended its transaction.
 _OURS = "managedconsumer_block"
 _WHERE = "consumer_group = ? and topic = ? and kafka_partition = ?"
 # PostgreSQL: a setting of a session, in ms.
 _IDLE = "idle_in_transaction_session_timeout"
-# PostgreSQL: what a client sees of a server that stops, starts, or has ended its connection.
+# PostgreSQL: the codes of a server that stops, starts, or has ended the connection.
 _SERVER_GONE = ("57P", "08", "40", "53", "55P03", "25P03")
 
 
 class Dialect:
-    """SQLite's ways, which the others change. One for each store; keeps no connection."""
+    """SQLite; the others override what differs. Each store has one; it keeps no connection."""
 
     name = "sqlite"
     mark = "?"
     #: The columns that a move sets besides the offset.
     also = ""
-    #: How the table is kept. In SQLite: by its key alone, so a row is one page, and found in one step.
+    #: The table's layout. In SQLite by its key alone, so that a row is found in one step.
     layout = " without rowid"
-    #: True if a transaction keeps all others from writing from its beginning on.
+    #: True if a transaction locks out all other writers from its beginning.
     alone = True
 
     def __init__(self, table: str, idle_ms: int = 0, tables: Mapping[str, str] | None = None) -> None:
-        """``tables``: those that :meth:`create` makes, with their columns; None: ``table``, of offsets."""
+        """``tables``: the tables that :meth:`create` makes, with their columns; None: ``table``, of offsets."""
         self.table = table
         self.idle_ms = idle_ms
         self._tables = {table: _COLUMNS} if tables is None else tables
 
     def cursor(self, connection: Any) -> Any:
-        """One that gives tuples, whatever rows the user's connection gives."""
+        """A cursor that yields tuples, also if the user's connection has another row type."""
         cursor = connection.cursor()
         cursor.row_factory = None
         return cursor
 
     def run(self, connection: Any, statement: str, values: Sequence[object] = ()) -> Any:
-        """A cursor after the statement, whose placeholders are written as question marks."""
+        """Execute a statement with question marks as placeholders, and return its cursor."""
         cursor = self.cursor(connection)
         cursor.execute(statement if self.mark == "?" else statement.replace("?", self.mark), values)
         return cursor
@@ -79,37 +79,37 @@ class Dialect:
     # -- transactions -----------------------------------------------------------------------------------
 
     def prepare(self, connection: Any) -> None:
-        """Once for each connection: from here on transactions begin and end where we say so."""
+        """Prepare a new connection: only the store begins and ends transactions on it."""
         if getattr(connection, "autocommit", True) is False:  # since Python 3.12
             connection.autocommit = True
         connection.isolation_level = None
 
     def create(self, connection: Any) -> None:
-        """Make the tables that are not there."""
+        """Make the missing tables."""
         for name, columns in self._tables.items():
             self.make(connection, name, columns)
 
     def make(self, connection: Any, name: str, columns: str) -> None:
-        """Make a table unless it is there."""
+        """Make a table if it is missing."""
         self.run(connection, f"create table if not exists {name} ({columns}){self.layout}")
 
     def begin(self, connection: Any) -> None:
-        """Take the lock at once: a transaction that reads first and writes then can be refused half-way otherwise."""
+        """Begin with the write lock: a transaction that reads before it writes could be refused half-way."""
         connection.execute("begin immediate")
         connection.execute(f"savepoint {_OURS}")
 
     def mark_of(self, connection: Any) -> object:
-        """Return a mark by which the end can tell whether it is the same transaction; see :meth:`same`."""
+        """Return a mark of the transaction, for :meth:`same`."""
         del connection
         return None
 
     def same(self, connection: Any, mark: object) -> bool:
-        """False if the transaction of ``mark`` has ended. Asked once, after the block."""
+        """False if the transaction of ``mark`` has ended. Called once, after the block."""
         del mark
         try:
             connection.execute(f"release {_OURS}")
         except Exception as error:
-            # A commit takes it away, also where the block has begun another transaction.
+            # A commit removes it, also if the block has begun another transaction.
             if "no such savepoint" in str(error):
                 return False
             raise
@@ -127,7 +127,7 @@ class Dialect:
     # -- rows -------------------------------------------------------------------------------------------
 
     def select(self, connection: Any, group: str, tps: Sequence[TopicPartition]) -> list[tuple[Any, ...]]:
-        """(topic, partition, next, claim, generation, member) of those that have a row."""
+        """The existing rows: (topic, partition, next, claim, generation, member)."""
         some = " or ".join(["(topic = ? and kafka_partition = ?)"] * len(tps))
         return self.fetch(
             connection,
@@ -137,7 +137,7 @@ class Dialect:
         )
 
     def insert(self, connection: Any, place: _Place, owner: tuple[int, int, str]) -> int:
-        """A first claim; 0 if there is a row already."""
+        """Insert a first claim; returns 0 if there is a row already."""
         return self.changed(
             connection,
             f"insert into {self.table} (consumer_group, topic, kafka_partition, claim_number, generation, member) "  # noqa: S608
@@ -146,7 +146,7 @@ class Dialect:
         )
 
     def update_owner(self, connection: Any, place: _Place, owner: tuple[int, int, str], old: tuple[int, str]) -> int:
-        """Another claim; 0 if the row is not what it was."""
+        """Replace a claim; returns 0 if the row is not as it was read."""
         return self.changed(
             connection,
             f"update {self.table} set claim_number = ?, generation = ?, member = ? "  # noqa: S608
@@ -155,7 +155,7 @@ class Dialect:
         )
 
     def move(self, connection: Any, group: str, moves: Mapping[TopicPartition, Move]) -> int:
-        """Move offsets; how many rows were as they had to be."""
+        """Move offsets; returns the number of rows that were as they were read."""
         return sum(self._move_one(connection, (group, *tp), move) for tp, move in moves.items())
 
     def _move_one(self, connection: Any, place: _Place, move: Move) -> int:
@@ -171,7 +171,7 @@ class Dialect:
     # -- errors -----------------------------------------------------------------------------------------
 
     def passing(self, error: BaseException) -> bool:
-        """Another process has the lock, or the file cannot be had just now."""
+        """True for a transient error: another process has the lock, or the file is away."""
         text = str(error)
         return "OperationalError" in _kinds(error) and any(
             word in text for word in ("locked", "busy", "unable to open", "disk I/O error", "Conflict on", "conflict")
@@ -182,13 +182,13 @@ class Dialect:
         return "IntegrityError" in _kinds(error)
 
 
-# PostgreSQL's "create table if not exists" meets these when another session makes the table at the same moment: the
-# table, the type of its rows, or their entries in the catalog are there.
+# The codes of PostgreSQL's "create table if not exists" while another session makes the table: the table, the type of
+# its rows, or their entries in the catalog exist.
 _MADE_MEANWHILE = ("42P07", "42710", "23505")
 
 
 class PostgreSQL(Dialect):
-    """psycopg 3; psycopg2 has the same interface as far as it is used here."""
+    """psycopg 3; the used part of psycopg2 is the same."""
 
     name = "postgresql"
     mark = "%s"
@@ -211,16 +211,15 @@ class PostgreSQL(Dialect):
     def make(self, connection: Any, name: str, columns: str) -> None:
         ((there,),) = self.fetch(connection, "select to_regclass(?) is not null", [name])
         if there:
-            return  # the right to make tables is not needed then
+            return  # no right to make tables is needed
         try:
             super().make(connection, name, columns)
         except Exception as error:
-            # Two processes that make it at the same moment: "if not exists" does not keep them apart.
             if getattr(error, "sqlstate", None) not in _MADE_MEANWHILE:
                 raise
 
     def begin(self, connection: Any) -> None:
-        # The condition of a move is looked at anew when its lock is there: that needs no higher level.
+        # An update checks its condition again when it has the row's lock: no higher level is needed.
         self.run(connection, "begin isolation level read committed").close()
 
     def mark_of(self, connection: Any) -> object:
@@ -266,17 +265,17 @@ class PostgreSQL(Dialect):
 
 
 class DuckDB(Dialect):
-    """DuckDB: one process at a time; a change of rows that another transaction has changed fails at once."""
+    """DuckDB: for one process at a time; a conflicting update fails at once."""
 
     name = "duckdb"
     layout = ""
     alone = False
-    # Its transactions see the rows as they were at their beginning, and two changes of one row conflict only if they
-    # change the same column. A move that began before a claim must conflict with it.
+    # A transaction sees the rows of its beginning, and two updates of one row conflict only if they set one column.
+    # A move that began before a claim must conflict with it.
     also = ", claim_number = claim_number + 0"
 
     def prepare(self, connection: Any) -> None:
-        """Nothing: it commits each statement outside of a transaction by itself."""
+        """Nothing: DuckDB commits each statement outside of a transaction by itself."""
 
     def changed(self, connection: Any, statement: str, values: Sequence[object]) -> int:
         return int(connection.execute(statement, values).fetchone()[0])
@@ -301,7 +300,7 @@ class DuckDB(Dialect):
         connection.execute("rollback")
 
     def passing(self, error: BaseException) -> bool:
-        # Another process has the file: one at a time has, as long as it has a connection.
+        # Another process has the file, until it closes its last connection.
         return "Could not set lock on file" in str(error) or super().passing(error)
 
     def conflict(self, error: BaseException) -> bool:
@@ -309,7 +308,7 @@ class DuckDB(Dialect):
 
 
 def _kinds(error: BaseException) -> set[str]:
-    """The names of the error's classes: those of PEP 249 are the same in every driver."""
+    """The names of the error's classes, which PEP 249 makes the same in every driver."""
     return {kind.__name__ for kind in type(error).__mro__}
 
 

@@ -1,8 +1,8 @@
 """DirectoryStore: results as files, offsets as a log of small files beside them. For one machine, or NFS.
 
-``_log/00000000000000000007.json`` is change number 7: the rows that it sets, and the directory of results that it makes
-count. A change is made by ``link``, which fails if the number is taken, so of two writers one is refused and looks
-again. Every 50th change carries all rows, so that nobody has to read the log from its start.
+``_log/00000000000000000007.json`` is change number 7: the rows that it sets, and the directory of results that it
+commits. ``link`` makes the change and fails if the number is taken, so one of two writers is refused and reads again.
+Every 50th change has all rows, so that no reader begins at the start of the log.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class _Version:
 
 
 class DirectoryStore(VersionedStore):
-    """A transaction gives a new, empty directory (a ``pathlib.Path``) for the files of its results.
+    """A transaction yields a new, empty directory (a ``pathlib.Path``) for the files of its results.
 
-    :meth:`data` lists the directories that count. Others under ``data/`` are of processes that ended in between.
-    Needs a file system with hard links and one view of it for all processes.
+    :meth:`data` lists the committed directories. Others under ``data/`` come from processes that died. Needs a file
+    system with hard links, which all processes see alike.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, patience_ms: int = 60_000, use_greenlets: bool = False) -> None:
-        """``path`` is made now if it is missing, and never later: what was there is away then. Raises OSError."""
+        """``path`` is made now if it is missing, and never later: a missing directory is away then. Raises OSError."""
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self.path = Path(path).expanduser().absolute()
         self._objects = LocalObjects(self.path, makes=False)
@@ -50,7 +50,7 @@ class DirectoryStore(VersionedStore):
         if not self._log.exists():
             for directory in (self.path / "data", self._log):
                 directory.mkdir(parents=True, exist_ok=True)
-        # Also what another process has made: it may not have written the names through to the disk yet.
+        # Also directories of another process, which may not have written the names through to the disk yet.
         for directory in (self.path, *(each.parent for each in made)):
             sync(directory)
 
@@ -58,18 +58,18 @@ class DirectoryStore(VersionedStore):
         return f"DirectoryStore({str(self.path)!r})"
 
     def data(self) -> list[Path]:
-        """The directories of all transactions that were committed, in their order."""
-        self._look_whether_it_is_there()
+        """The directories of all committed transactions, in order."""
+        self._check_mounted()
         texts = ((self.path / _name(number)).read_text(encoding="utf-8") for number in self._numbers())
         return [self.path / name for text in texts if (name := json.loads(text)["data"])]
 
     # -- versions ---------------------------------------------------------------------------------------
 
     def look(self) -> _Version:
-        """Read what was added to the log since the last look."""
+        """Read the changes since the last look."""
         seen = self._seen
         if seen.number and self._read(seen.number) != seen.text:
-            seen = _Version(0, {})  # an older copy of the directory, perhaps with other changes after it
+            seen = _Version(0, {})  # an older copy of the directory, with other changes after it
         if not seen.number:
             last = max(self._numbers(), default=0)
             seen = _Version(max(0, last - last % _WHOLE - 1), {})
@@ -80,16 +80,14 @@ class DirectoryStore(VersionedStore):
             if change["whole"]:
                 rows.clear()
             rows.update({(group, topic, part): Row(*row) for group, topic, part, *row in change["rows"]})
-        self._look_whether_it_is_there()
+        self._check_mounted()
         self._seen = _Version(number, rows, text)
         return self._seen
 
     def read(self, version: _Version, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
-        """See :meth:`VersionedStore.read`."""
         return {tp: row for tp in tps if (row := version.rows.get((group, *tp))) is not None}
 
     def append(self, version: _Version, group: str, rows: Rows, output: Path | None) -> bool:
-        """See :meth:`VersionedStore.append`."""
         name = None
         if output is not None and any(output.iterdir()):
             name = str(output.relative_to(self.path))
@@ -101,10 +99,10 @@ class DirectoryStore(VersionedStore):
             "whole": whole,
             "rows": [[*key, *row] for key, row in ({**version.rows, **new} if whole else new).items()],
             "data": name,
-            "id": self._handler.new_id(),  # no other change, before a loss or after it, has the same text
+            "id": self._handler.new_id(),  # no other change has the same text, also after a loss
         }
         text = json.dumps(change)
-        # NFS repeats a call whose answer was lost, and finds the link that the first one has made.
+        # NFS repeats a call whose answer was lost, and then finds the link of the first call.
         if not self._objects.create(_name(number), text.encode()) and self._read(number) != text:
             return False
         if output is not None and name is None:
@@ -118,13 +116,13 @@ class DirectoryStore(VersionedStore):
         return made
 
     def discard(self, output: Path) -> None:
-        """Remove it. No change names it: :meth:`append` has not returned True for it, nor raised."""
+        """Remove it. No change names it: :meth:`append` has neither returned True nor raised."""
         shutil.rmtree(output, ignore_errors=True)
 
     # -- files ------------------------------------------------------------------------------------------
 
-    def _look_whether_it_is_there(self) -> None:
-        """A directory that is away looks like an empty one. Raises OSError."""
+    def _check_mounted(self) -> None:
+        """Raise OSError if the directory is away, which looks like an empty one."""
         self._log.stat()
 
     def _numbers(self) -> list[int]:

@@ -11,8 +11,8 @@ from managedconsumer.structs import TopicPartition
 class FencedStoreError(KafkaException):
     """Another member has claimed these partitions, or they were never claimed here: nothing was stored.
 
-    ``partitions``: which. The transaction is undone as a whole. The consumer learns the same from Kafka, if it has not
-    yet: go on with ``consume()``, and what is still ours is handed out as usual.
+    ``partitions``: the partitions that were lost. The whole transaction is undone. The consumer learns of the loss from
+    Kafka: go on with ``consume()``, which hands out what is still ours.
     """
 
     def __init__(self, text: str, partitions: tuple[TopicPartition, ...] = ()) -> None:
@@ -21,15 +21,15 @@ class FencedStoreError(KafkaException):
 
 
 class TopicGoneError(FencedStoreError):
-    """These messages are of a topic that was deleted; one with the same name has been made since."""
+    """These messages belong to a topic that was deleted; another topic has its name now."""
 
 
 class StoreWentBackError(FencedStoreError):
     """The store has less than this object has stored in it (a restored backup, a fail-over): nothing was stored.
 
-    ``next_offsets``: what the store has now, by partition (None: nothing). An attached consumer is sent back there, so
-    go on with ``consume()``; ``run()`` goes on by itself. Without ``attach``: claim again, and read on from what
-    :meth:`~managedconsumer.stores.Store.claimed` says.
+    ``next_offsets``: the store's present next offsets by partition (None: nothing). An attached consumer goes back to
+    them: go on with ``consume()``; ``run()`` goes on by itself. Without ``attach``: claim again, and read on from the
+    offsets of :meth:`~managedconsumer.stores.Store.claimed`.
     """
 
     def __init__(self, text: str, next_offsets: Mapping[TopicPartition, int | None]) -> None:
@@ -40,8 +40,8 @@ class StoreWentBackError(FencedStoreError):
 class AlreadyStoredError(KafkaException):
     """Some of these messages are stored already: nothing was stored a second time.
 
-    ``next_offsets``: what the store holds, by partition. :meth:`~managedconsumer.stores.Store.save` leaves out such
-    messages and stores the rest.
+    ``next_offsets``: the store's next offsets by partition. :meth:`~managedconsumer.stores.Store.save` leaves out the
+    messages below them and stores the rest.
     """
 
     def __init__(self, text: str, next_offsets: Mapping[TopicPartition, int]) -> None:
@@ -50,7 +50,7 @@ class AlreadyStoredError(KafkaException):
 
 
 class ConflictError(KafkaException):
-    """For adapters: the rows are not what they were when they were read, so nothing was stored.
+    """For adapters: the rows have changed since they were read, so nothing was stored.
 
-    A store that is used through its methods never raises it: it finds out what happened and raises one of the above.
+    The methods of a store never raise it: they ask the store what happened, and raise one of the other errors.
     """

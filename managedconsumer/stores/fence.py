@@ -1,7 +1,7 @@
-"""The fence: who may move the next offsets of which partitions. And patience with storage that is away.
+"""The fence: only the owner of a partition may move its next offset. It also retries while storage is away.
 
-A kind of storage has three methods: :meth:`Fence.rows` reads the rows of partitions, :meth:`Fence.swap` changes who has
-claimed them, if they are as they were read, and :meth:`Fence.writing` is one transaction with a user's results and the
+A kind of storage has three methods: :meth:`Fence.rows` reads the rows of partitions, :meth:`Fence.swap` changes their
+owners if the rows are as they were read, and :meth:`Fence.writing` is one transaction with a user's results and the
 moves of offsets.
 """
 
@@ -26,17 +26,17 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: How long (seconds) between two tries of what has failed by passing trouble: the first and the longest pause.
+#: The first and the longest pause (seconds) after a transient error.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-# The first pause (seconds) where another writer was faster.
+# The first pause (seconds) after another writer was faster.
 _SHORT_PAUSE = 0.001
 
 
 class Fence(ABC):
     """The base of :class:`managedconsumer.stores.Store`."""
 
-    #: True if :meth:`writing` writes each move's ``member``, too. It has the id of the offset's topic: so the store
-    #: notices a topic that was made anew.
+    #: True if :meth:`writing` writes each move's ``member``, too. It has the id of the offset's topic, which tells
+    #: a topic that was deleted from one that was created with its name.
     keeps_topic_ids = False
 
     def __init__(self, patience_ms: int, use_greenlets: bool) -> None:
@@ -50,36 +50,36 @@ class Fence(ABC):
 
     @abstractmethod
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
-        """Put each new claim, generation and member in the place of the old row's; ``next`` stays as it is.
+        """Replace each old row's claim, generation and member by the new row's; ``next`` stays.
 
-        All or none: False, and nothing has changed, if the claim or member of one row is not the old row's any more
-        (None: there was no row). Durable when it returns True.
+        All or none: returns False and changes nothing if a row has another claim or member than the old row (None:
+        there was no row). Durable when it returns True.
         """
 
     @abstractmethod
     def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> AbstractContextManager[Any]:
-        """One transaction: gives the user something to write results with, and commits them with the moves.
+        """One transaction: yields the handle that the user writes results with, and commits them with the moves.
 
-        It commits only if each row still has the claim, the member and the next offset of its move *at that moment*
-        (a lock, or a condition that the commit itself checks), and raises ConflictError otherwise. An exception in the
+        It commits only if each row has the claim, the member and the next offset of its move *at that moment* (by a
+        lock, or a condition that the commit itself checks), and raises ConflictError otherwise. An exception in the
         block undoes everything and is raised.
         """
 
     def passing(self, error: BaseException) -> bool:
-        """True if the same call may succeed later without anybody's doing: a lock, a server that restarts."""
+        """True for a transient error: the same call may succeed later (a lock, a server that restarts)."""
         return isinstance(error, OSError)
 
     def member_name(self, member: str) -> str:
-        """How the store keeps a member's name."""
+        """The form in which the store keeps a member's name."""
         return member
 
     def close(self) -> None:
-        """Give back what this process holds (connections). What is claimed stays claimed."""
+        """Close the connections of this process. Claims stay."""
 
     # -- offsets and claims -----------------------------------------------------------------------------
 
     def load(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset of each partition of which something was stored. Anybody may ask; nothing changes by it."""
+        """The next offset of each partition that has one. Needs no claim, and changes nothing."""
         wanted = _partitions(tps)
         found = self.patiently(lambda: self.rows(group, wanted))
         return {tp: row.next for tp, row in found.items() if row.next is not None}
@@ -93,14 +93,13 @@ class Fence(ABC):
         *,
         proof: Callable[[Mapping[TopicPartition, Row]], None] | None = None,
     ) -> None:
-        """Make this object the only one whose transactions of ``tps`` succeed; their next offsets stay as they are.
+        """Make this object the only one whose transactions of ``tps`` succeed; their next offsets stay.
 
-        ``generation`` and ``member``: those that the group has given us (-1 and any unique text without a group).
-        Raises FencedStoreError when a partition was claimed in a later generation, or by another member in this
-        one; then nothing has changed. ``proof`` is asked then, with the rows as they are: it returns if Kafka itself
-        says that the member is one now, and raises otherwise. If the rows are still the same after that, the claim
-        counts: this is how a group that begins again at generation 1, and a static member that came back, get their
-        rows.
+        ``generation`` and ``member``: as the group assigned them (-1 and any unique text without a group). Raises
+        FencedStoreError when a partition was claimed in a later generation, or by another member in this one; then
+        nothing has changed. With ``proof`` that call decides, given the present rows: it returns if Kafka confirms the
+        member, and raises otherwise. The claim counts if the rows are the same after it. So a group that begins again
+        at generation 1, and a static member that came back, get their rows.
         """
         wanted = _partitions(tps)
         if not isinstance(generation, int) or not isinstance(member, str) or not member:
@@ -114,14 +113,14 @@ class Fence(ABC):
             old = self.patiently(lambda: self.rows(group, wanted))
             if old == before:
                 raise err.IllegalStateError(
-                    f"group {group}: the store refuses a claim of {shown_of(wanted)}, though nobody else has changed "
-                    "the rows: does a trigger, a rule or a policy of the database forbid it?"
+                    f"group {group}: the store refuses a claim of {shown_of(wanted)}, though no other process has "
+                    "changed the rows: does a trigger, a rule or a policy of the database forbid it?"
                 )
             before = old
             refused = {tp: row for tp, row in old.items() if outranks(row, generation, member)}
-            if refused and proof is None:
-                raise outranked_by(group, refused, generation, member)
-            if refused and proof is not None:
+            if refused:
+                if proof is None:
+                    raise outranked_by(group, refused, generation, member)
                 proof(old)
             mine = {tp: _claim(old.get(tp), generation, member) for tp in wanted}
             changes = {tp: (old.get(tp), row) for tp, row in mine.items()}
@@ -129,11 +128,11 @@ class Fence(ABC):
                 break
         else:
             raise FencedStoreError(
-                f"group {group}: {shown_of(wanted)} could not be claimed within {self._patience:.0f} s: somebody else "
-                "claims them again and again",
+                f"group {group}: {shown_of(wanted)} could not be claimed within {self._patience:.0f} s: another "
+                "process claims them again and again",
                 tuple(wanted),
             )
-        # Read again: until the claim counted, the owner before us could still move the offsets.
+        # Read again: the owner before us could move the offsets until the claim counted.
         found = self.patiently(lambda: self.rows(group, wanted))
         lost = tuple(tp for tp in wanted if not mine[tp].same_owner(found.get(tp)))
         if lost:
@@ -143,37 +142,34 @@ class Fence(ABC):
         log.info("group %s: claimed %s in generation %d as %s", *told, extra=LogFields(group)())
 
     def tell_topics(self, group: str, topic_ids: Mapping[TopicPartition, bytes | None]) -> None:
-        """Which ids the topics have that are read (16 bytes; None: not known): for the next claim of each partition.
+        """Set the ids (16 bytes; None: unknown) of the topics that are read, for the next claim of each partition.
 
-        Where the store has offsets of a topic with another id, they do not count after that claim; see
-        :meth:`made_anew`. An attached consumer does this.
+        After that claim the store's offsets of a topic with another id do not count; see :meth:`made_anew`. An attached
+        consumer calls it.
         """
         if self.keeps_topic_ids:
             self._claims.tell_topics(group, {tp: topic_text(each) for tp, each in topic_ids.items()})
 
     def made_anew(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
-        """Of which claimed partitions the store has offsets of a topic that was deleted, with a text that says so."""
+        """The claimed partitions whose stored offset belongs to a topic that was deleted, with a text for the log."""
         return self._claims.made_anew(group, tps)
 
     def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
-        """Forget the claims of ``tps``: transactions of this object are refused from here on. Never raises."""
+        """Forget the claims of ``tps``: later transactions of this object are refused. Never raises."""
         self._claims.drop(group, _partitions(tps))
 
     def claimed(self, group: str) -> dict[TopicPartition, int | None]:
-        """Return this object's claims that still hold, with the next offsets (None: nothing stored yet)."""
+        """Return this object's claims with their next offsets (None: nothing stored yet)."""
         return self._claims.offsets(group)
 
     def begins(self, group: str) -> dict[TopicPartition, int]:
-        """From where each claimed partition has to be read, as far as that is known.
-
-        That is the next offset, or the first one of a transaction that was undone.
-        """
+        """Where to read each claimed partition, if known: its next offset, or the first of an undone transaction."""
         return self._claims.begins(group)
 
     # -- patience ---------------------------------------------------------------------------------------
 
     def patiently(self, call: Callable[[], T]) -> T:
-        """``call()``, again as long as trouble passes and ``patience_ms`` last."""
+        """Return ``call()``; after a transient error call it again, for ``patience_ms``."""
         deadline, pause, told = Deadline(self._handler.now(), self._patience), FIRST_PAUSE, False
         while True:
             try:
@@ -190,10 +186,7 @@ class Fence(ABC):
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def tries(self, most: float = math.inf) -> Iterator[None]:
-        """Once for each try of what another writer may be faster at: with pauses, until ``patience_ms`` are over.
-
-        Or ``most`` seconds.
-        """
+        """Yield for each try against faster writers, with pauses, for ``patience_ms`` or ``most`` seconds."""
         deadline, pause = Deadline(self._handler.now(), min(self._patience, most)), _SHORT_PAUSE
         while True:
             yield
@@ -204,7 +197,7 @@ class Fence(ABC):
 
 
 def _claim(old: Row | None, generation: int, member: str) -> Row:
-    """The row of a claim. The next offset stays, and so does what is known of its topic."""
+    """The row of a claim, with the topic's id of the old row, whose next offset stays."""
     number, topic = (0, "") if old is None else (old.claim, old.topic)
     return Row(None, number + 1, generation, with_topic(member, topic))
 

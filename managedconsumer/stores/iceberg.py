@@ -22,12 +22,12 @@ _PASSING = {
 
 
 class IcebergStore(VersionedStore):
-    """A transaction's ``write(arrow_table)`` appends rows; they are committed together with the offsets.
+    """A transaction's ``write(arrow_table)`` appends rows, which one commit adds together with the offsets.
 
     Offsets and claims are properties of the table (``managedconsumer.<group>.<topic>.<partition>``, with ``%2E`` for a
-    dot of a name). Every change, a claim too, makes a snapshot of the branch ``main``, and the catalog refuses it if
-    another one came first. The snapshot's summary has what it has changed: a rollback takes rows back and leaves the
-    properties, and the offsets go back with the rows here.
+    dot of a name). Every change, a claim too, makes a snapshot of the branch ``main``; the catalog refuses it if
+    another one came first. The snapshot's summary repeats the changed properties: a rollback takes rows back and leaves
+    the properties, and the store takes the offsets back by the summaries.
     """
 
     def __init__(self, table: Any, *, patience_ms: int = 60_000, use_greenlets: bool = False) -> None:
@@ -40,23 +40,21 @@ class IcebergStore(VersionedStore):
         return f"<IcebergStore {'.'.join(self._table.name())}>"
 
     def look(self) -> Any:
-        """See :meth:`VersionedStore.look`. Its commits are tried once: pyiceberg would append again behind a claim."""
+        """See :meth:`VersionedStore.look`. Commits are not retried: pyiceberg would append again behind a claim."""
         table = self._table.catalog.load_table(self._table.name())
-        # This copy of the metadata only tells pyiceberg how often; it is not written.
+        # Only this copy of the metadata has the number of retries; it is not written.
         properties = {**table.metadata.properties, "commit.retry.num-retries": "0"}
         table.metadata = table.metadata.model_copy(update={"properties": properties})
         return table
 
     def read(self, version: Any, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
-        """See :meth:`VersionedStore.read`."""
         properties = version.metadata.properties
         found = {tp: text for tp in tps if (text := _find(properties, group, tp)) is not None}
         return {tp: _valid(version.metadata, _name(group, tp), text) for tp, text in found.items()}
 
     def append(self, version: Any, group: str, rows: Rows, output: Tables | None) -> bool:
-        """See :meth:`VersionedStore.append`."""
         table = None if output is None else output.table()
-        if table is None:  # a snapshot without rows: a change of properties alone does not conflict with other changes
+        if table is None:  # a snapshot without rows, as changes of properties alone do not conflict
             table = version.schema().as_arrow().empty_table()
         transaction = version.transaction()
         new = {_name(group, tp): json.dumps(row) for tp, row in rows.items()}
@@ -65,16 +63,15 @@ class IcebergStore(VersionedStore):
         return commit(version, transaction)
 
     def output(self) -> Tables:
-        """See :meth:`VersionedStore.output`."""
         return Tables()
 
     def passing(self, error: BaseException) -> bool:
-        """Files or a catalog that cannot be had just now."""
+        """True while files or the catalog are away."""
         return super().passing(error) or not _PASSING.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def _name(group: str, tp: TopicPartition) -> str:
-    """Another one for each partition of each group: the names' own dots do not look like those between them."""
+    """The property of one partition of one group. Dots in names are encoded, so they do not look like separators."""
     return f"managedconsumer.{_part(group)}.{_part(tp.topic)}.{tp.partition}"
 
 
@@ -106,14 +103,14 @@ def _find(properties: Mapping[str, str], group: str, tp: TopicPartition) -> str 
 
 
 def _valid(metadata: Any, name: str, text: str) -> Row:
-    """The row of a property, whose next offset is that of the table's rows where these were rolled back."""
+    """The row of a property; after a rollback with the next offset of the present snapshot."""
     from pyiceberg.table.snapshots import ancestors_of
 
     row = Row(*json.loads(text))
     told = {
         each.snapshot_id: each.summary.additional_properties.get(name) for each in metadata.snapshots if each.summary
     }
-    if text not in told.values():  # of version 0.2.0, or the snapshot has expired
+    if text not in told.values():  # written by version 0.2.0, or the snapshot has expired
         return row
     current = metadata.snapshot_by_id(metadata.current_snapshot_id) if metadata.current_snapshot_id else None
     line = [told.get(each.snapshot_id) for each in ancestors_of(current, metadata)]
@@ -126,7 +123,7 @@ def _valid(metadata: Any, name: str, text: str) -> Row:
 def commit(version: Any, transaction: Any) -> bool:
     """Commit a transaction of ``version``. False if another commit came first.
 
-    Raises what pyiceberg raises, its CommitFailedException too where no other commit came.
+    Raises what pyiceberg raises; CommitFailedException only if no other commit came first.
     """
     before = version.metadata_location
     from pyiceberg.exceptions import CommitFailedException

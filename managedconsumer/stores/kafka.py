@@ -1,8 +1,8 @@
-"""KafkaStore: results and next offsets in one transaction of somebody else's Kafka producer (KIP-447).
+"""KafkaStore: results and next offsets in one transaction of another library's Kafka producer (KIP-447).
 
 The rows of this store are the group's committed offsets, with the member's name (and the topic's id) as their metadata.
-Who may claim is decided by the group itself: the coordinator takes offsets only from a member of the present
-generation. So a claim is a note in memory; it is over when the group has taken the partition away.
+The coordinator is the fence: it takes offsets only from a member of the present generation. So a claim is a note in
+memory, which ends when the partition is revoked.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from managedconsumer.clock import Deadline
 from managedconsumer.stores.attaching import partitions_of
 from managedconsumer.stores.errors import AlreadyStoredError, FencedStoreError, TopicGoneError
 from managedconsumer.stores.producers import producing
-from managedconsumer.stores.rows import NO_GROUP, Move, Row, spans_of, with_topic
+from managedconsumer.stores.rows import NO_GROUP, Move, Row, shown_of, spans_of, with_topic
 from managedconsumer.stores.store import Store
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 
-# Whose claim it is where the group has taken a partition away, or somebody else has committed.
+# The owner of a partition that was revoked, or whose offset another client has committed.
 _NOBODY = "another member"
-# How long (seconds) it may take until this member knows what its coordinator knows already, and how often it is looked.
+# How long (seconds) this member may take to learn what its coordinator knows already, and the pause between two checks.
 _NEWS, _LOOK = 10.0, 0.02
 _ORDER = (
     "a KafkaStore is attached to this consumer. A group has one next offset for each partition, so a message that is "
@@ -35,7 +35,7 @@ _ORDER = (
 
 
 class _Claim(NamedTuple):
-    """This object's claim of a partition: its number, the member, and what the group had committed at that time."""
+    """This object's claim of a partition: its number, the member, and the group's committed offset at that time."""
 
     number: int
     member: str
@@ -43,29 +43,29 @@ class _Claim(NamedTuple):
 
 
 class _RefusedError(FencedStoreError):
-    """The group's coordinator has refused the membership ``sent`` (None: there was none), or partitions are gone."""
+    """The coordinator has refused the membership ``sent`` (None: there was none), or partitions were revoked."""
 
     sent: Any = None
     claims: Mapping[TopicPartition, _Claim | None] = {}
 
 
 class KafkaStore(Store):
-    """Results into Kafka: what a block sends with the producer and the offsets of its messages are one transaction.
+    """Results into Kafka: the records that a block produces and the offsets of its messages are one transaction.
 
     The producer is the user's: ``confluent_kafka.Producer`` or kafka-python's ``KafkaProducer``, with a transactional
-    id of its own. A store has one producer and one consumer, a member of a group. Transactions of several threads are
-    carried out one after the other. A transaction that fails is aborted, and its messages are handed out again, in
-    order. Readers of the results need ``isolation_level="read_committed"``.
+    id of its own. A store has one producer and one consumer, a member of a group. Transactions of several threads run
+    one after the other. A failed transaction is aborted, and the consumer hands out its messages again, in order.
+    Readers of the results need ``isolation_level="read_committed"``.
     """
 
     keeps_topic_ids = True
 
     def __init__(self, producer: Any, *, patience_ms: int = 120_000, use_greenlets: bool = False) -> None:
-        """``producer``: the store initialises its transactions when it is attached, and never closes it.
+        """``producer``: :meth:`attach` initialises its transactions; the store never closes it.
 
-        ``patience_ms``: how long a call of the producer is waited for, and the transaction of a producer that died (it
-        ends after that one's ``transaction.timeout.ms`` and 10 s). Raises TypeError for what is no transactional
-        producer, ConfigurationError for a producer for asyncio.
+        ``patience_ms``: how long to wait for a call of the producer, and for the transaction of a producer that died
+        (which ends after its ``transaction.timeout.ms`` and 10 s). Raises TypeError for an object that is no
+        transactional producer, ConfigurationError for a producer for asyncio.
         """
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self.producer = producer
@@ -74,10 +74,10 @@ class KafkaStore(Store):
         self._group: str | None = None
         self._consumer: Callable[[], Any] = lambda: None
         self._mine: dict[TopicPartition, _Claim] = {}
-        # One transaction of the producer at a time; who has it.
+        # One transaction of the producer at a time, and its thread.
         self._one_at_a_time = self._handler.Lock()
         self._whose: int | None = None
-        # What ends the last transaction, where that has failed.
+        # The call that has to end the last transaction, after a first attempt has failed.
         self._left: Callable[[], None] | None = None
         self._saving: set[int] = set()
 
@@ -87,11 +87,11 @@ class KafkaStore(Store):
     # -- consumers --------------------------------------------------------------------------------------
 
     def attach(self, consumer: Any, *, group: str | None = None) -> None:
-        """See :meth:`Store.attach`; also initialises the producer's transactions, which ends what a dead one has left.
+        """See :meth:`Store.attach`. Also initialises the producer's transactions, which ends those of a dead producer.
 
-        Raises ConfigurationError for a consumer that is no member of a group, for one with ``auto_commit_enable``, for
-        another consumer than the one that is attached and runs, and for a producer without a transactional id; what
-        the producer raises.
+        Raises ConfigurationError for a consumer that is no member of a group, for one with ``auto_commit_enable``,
+        while another attached consumer runs, and for a producer without a transactional id; also what the producer
+        raises.
         """
         if not hasattr(consumer, "group_metadata"):
             raise err.ConfigurationError(
@@ -117,7 +117,7 @@ class KafkaStore(Store):
     def foreach_batch(
         self, write: Callable[[Any, Any], object], *, group: str, max_offsets: int | None = None
     ) -> NoReturn:
-        """Raises ConfigurationError: Spark's query is no member of a group, and keeps its offsets itself."""
+        """Raise ConfigurationError: a Spark query is no member of a group, and keeps its own offsets."""
         del write, group, max_offsets
         raise err.ConfigurationError(
             "a KafkaStore has no foreach_batch: a query of Spark is no member of a group, so Kafka cannot refuse the "
@@ -125,7 +125,6 @@ class KafkaStore(Store):
         )
 
     def give_up(self, group: str, tps: Iterable[TopicPartition]) -> None:
-        """See :meth:`Store.give_up`."""
         tps = list(tps)
         for tp in tps:
             if tp in self._mine:
@@ -135,7 +134,7 @@ class KafkaStore(Store):
     # -- the rows ---------------------------------------------------------------------------------------
 
     def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
-        """See :meth:`Store.rows`. Waits for transactions that have sent offsets and have not ended."""
+        """See :meth:`Store.rows`. Waits for open transactions with offsets of these partitions."""
         consumer = self._consumer()
         if consumer is None or group != self._group:
             raise err.IllegalStateError(
@@ -149,7 +148,7 @@ class KafkaStore(Store):
                 f"group {group}: a transaction with offsets of these partitions has not ended for "
                 f"{self._patience:.0f} s. Its producer has died, or has lost its brokers. It is aborted after that "
                 "producer's transaction.timeout.ms, at once when a producer with the same transactional.id starts. "
-                f"Give KafkaStore a patience_ms that is longer: {', '.join(f'{t}-{n}' for t, n in wanted)}"
+                f"Give KafkaStore a patience_ms that is longer: {shown_of(wanted)}"
             ) from error
         return {tp: row for tp in wanted if (row := self._row(tp, committed.get(tp))) is not None}
 
@@ -165,7 +164,7 @@ class KafkaStore(Store):
         return Row(entry.offset, number, NO_GROUP, with_topic(member, told.topic))
 
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
-        """See :meth:`Store.swap`. The group has given us the partitions: nobody else needs to know."""
+        """See :meth:`Store.swap`. A note in memory: the group has assigned us the partitions."""
         del group  # there is one
         for tp, (old, new) in changes.items():
             self._mine[tp] = _Claim(new.claim, new.owner, None if old is None else old.next)
@@ -175,12 +174,12 @@ class KafkaStore(Store):
 
     @contextmanager
     def transaction(self, messages: Any, *, group: str | None = None) -> Iterator[Any]:
-        """See :meth:`Store.transaction`; gives the producer. What it has sent when the block ends is a part of it.
+        """See :meth:`Store.transaction`; yields the producer, whose records in the block belong to the transaction.
 
-        When it fails it is aborted, and the consumer goes back to the first of ``messages``, as far as it still has
-        their partitions (in ``run()`` its retries decide). Raises FencedStoreError also when Kafka refuses the
-        membership, ProducerFenced when another producer with the same transactional id has begun, or the transaction
-        has taken longer than its ``transaction.timeout.ms``: then the producer is of no use any more.
+        After a failure it is aborted, and the consumer goes back to the first of ``messages`` in the partitions that it
+        still has (in ``run()`` its retries decide). Raises FencedStoreError also when Kafka refuses the membership,
+        ProducerFenced when another producer with the same transactional id has begun, or the transaction has taken
+        longer than its ``transaction.timeout.ms``: then the producer cannot be used any more.
         """
         begun = False
         try:
@@ -194,7 +193,7 @@ class KafkaStore(Store):
             raise
 
     def save(self, messages: Any, write: Callable[[Any, Any], object], *, group: str | None = None) -> None:
-        """See :meth:`Store.save`. Also again when the group went on to another generation, and all is still ours."""
+        """See :meth:`Store.save`. Retries also after a new generation of the group in which all partitions are ours."""
         me = self._handler.ident()
         self._saving.add(me)
         try:
@@ -209,7 +208,7 @@ class KafkaStore(Store):
 
     @contextmanager
     def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
-        """See :meth:`Store.writing`; gives the moves, whose offsets have to be sent before the block ends."""
+        """See :meth:`Store.writing`; yields the moves, whose offsets the block must send before it ends."""
         self._wait_for_turn()
         try:
             self._begin()
@@ -231,7 +230,7 @@ class KafkaStore(Store):
             consumer.group_offsets.note({tp: move.next for tp, move in moves.items()})
 
     def passing(self, error: BaseException) -> bool:
-        """True also where the group went on to another generation, and everything is still ours."""
+        """True also after a new generation of the group in which all partitions are ours."""
         return super().passing(error) or (isinstance(error, _RefusedError) and self._still_ours(error))
 
     def _wait_for_turn(self) -> None:
@@ -249,7 +248,7 @@ class KafkaStore(Store):
         self._whose = me
 
     def _begin(self) -> None:
-        if self._left is not None:  # if it does not end now either, the next transaction cannot begin
+        if self._left is not None:  # if it does not end now, the next transaction cannot begin
             for end in (self._left, self._producing.abort):
                 with suppress(Exception):
                     end()
@@ -263,7 +262,7 @@ class KafkaStore(Store):
 
     def _send_offsets(self, moves: Mapping[TopicPartition, Move]) -> None:
         try:
-            # Before the look at the claims: what is taken away after it goes to others in a later generation.
+            # Before the check of the claims: a later revocation gives partitions to others in a later generation.
             membership = self._consumer().group_metadata()
         except (err.KafkaException, AttributeError) as error:
             raise self._refused(moves, None) from error
@@ -284,12 +283,12 @@ class KafkaStore(Store):
         return mine is not None and (mine.number, mine.member) == (row.claim, row.owner)
 
     def _undo(self, *, ending: bool) -> None:
-        """The transaction has failed: abort it, or remember what has to end it."""
+        """The transaction has failed: abort it, or remember the call that has to end it."""
         try:
             self._producing.abort()
-        except Exception as problem:  # noqa: BLE001 - the first error is the one that matters
+        except Exception as problem:  # noqa: BLE001 - the caller raises the first error
             log.info("the transaction could not be aborted: %s", problem)
-            # What has begun to commit may have to be committed: the end of it is asked for.
+            # A commit that has begun may have to be completed.
             self._left = self._producing.commit if ending else self._producing.abort
 
     def _complain(self, problem: Exception) -> None:
@@ -303,17 +302,16 @@ class KafkaStore(Store):
     # -- what went wrong --------------------------------------------------------------------------------
 
     def _refused(self, tps: Iterable[TopicPartition], sent: Any) -> _RefusedError:
-        names = ", ".join(f"{topic}-{number}" for topic, number in tps)
-        text = f"group {self._group}: it has gone on without this member, or has given {names} to others"
-        error = _RefusedError(f"{text}: nothing was stored", tuple(tps))
+        error = _RefusedError(
+            f"group {self._group}: it has a new generation without this member, or has given {shown_of(tps)} to "
+            "others: nothing was stored",
+            tuple(tps),
+        )
         error.sent, error.claims = sent, {tp: self._mine.get(tp) for tp in tps}
         return error
 
     def _still_ours(self, error: _RefusedError) -> bool:
-        """True if the member was in an earlier generation only, and has everything in the present one.
-
-        Waits until the member knows what the coordinator knows.
-        """
+        """True once the member is in a later generation and has all its partitions there; waits until it knows that."""
         deadline = Deadline(self._handler.now(), _NEWS)
         while error.sent is not None and not deadline.expired(self._handler.now()):
             try:
@@ -325,9 +323,9 @@ class KafkaStore(Store):
         return False
 
     def _moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
-        """True if ``run()`` shall call the handler again, or drop the messages with their partitions.
+        """True if ``run()`` has to call the handler again, or drop the messages with their partitions.
 
-        Kafka is not asked by a commit, as :class:`attaching.Taking` does: it would move the store's offsets.
+        Unlike :class:`attaching.StoreClaimer` this asks Kafka by no commit, which would move the store's offsets.
         """
         if not isinstance(error, FencedStoreError):
             return False
@@ -341,7 +339,7 @@ class KafkaStore(Store):
         return True
 
     def _read_again(self, messages: Any) -> None:
-        """Let the consumer hand out again what was undone, as far as it still has it. ``run()`` does so by itself."""
+        """Seek the consumer back to the undone messages of its partitions. ``run()`` does so by itself."""
         consumer = self._consumer()
         if consumer is None or self._handler.ident() in self._saving:
             return

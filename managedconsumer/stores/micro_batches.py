@@ -17,10 +17,7 @@ Piece = dict[TopicPartition, Span]
 
 @contextmanager
 def micro_batch(frame: Any, write: Write, max_offsets: int | None) -> Iterator[tuple[Any, Write]]:
-    """Yield the arguments of :meth:`Store.save`: the data to store, and the function to call.
-
-    For pieces the frame is computed once and kept by the executors, on their disks where it is too large for memory.
-    """
+    """Yield the arguments of :meth:`Store.save`. For pieces Spark computes the frame once, and keeps it."""
     if max_offsets is None:
         yield frame.toArrow(), write
         return
@@ -39,7 +36,7 @@ def micro_batch(frame: Any, write: Write, max_offsets: int | None) -> Iterator[t
 
 
 def check_size(max_offsets: int | None) -> None:
-    """Raise ConfigurationError for a size that is none."""
+    """Raise ConfigurationError for a wrong size."""
     if max_offsets is not None and (not isinstance(max_offsets, int) or max_offsets < 1):
         raise ConfigurationError(
             f"foreach_batch: max_offsets must be a whole number of at least 1, not {max_offsets!r}"
@@ -47,7 +44,7 @@ def check_size(max_offsets: int | None) -> None:
 
 
 def pieces_of(spans: Mapping[TopicPartition, Span], size: int) -> Iterator[Piece]:
-    """``spans`` in order, cut and put together so that each piece has ``size`` offsets; the last one may have fewer."""
+    """Cut and join ``spans``, in order, to pieces of ``size`` offsets; the last one may have fewer."""
     piece: Piece = {}
     room = size
     for tp, (first, end) in sorted(spans.items()):
@@ -74,15 +71,8 @@ def _spans(frame: Any) -> Piece:
 def _rows(frame: Any, piece: Piece) -> Any:
     from pyspark.sql import functions as F
 
-    return frame.where(
-        reduce(
-            or_,
-            (
-                (F.col("topic") == tp.topic)
-                & (F.col("partition") == tp.partition)
-                & (F.col("offset") >= span.first)
-                & (F.col("offset") < span.next)
-                for tp, span in piece.items()
-            ),
-        )
-    )
+    wanted = [
+        (F.col("topic") == tp.topic) & (F.col("partition") == tp.partition) & F.col("offset").between(first, end - 1)
+        for tp, (first, end) in piece.items()
+    ]
+    return frame.where(reduce(or_, wanted))

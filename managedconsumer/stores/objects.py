@@ -1,8 +1,6 @@
 """Small objects in a directory, or in an object store that can create an object only if it is new.
 
-The directory store keeps its changes so, and Spark's claims are such objects.
-
-Names are relative, with ``/``. An object is never changed after it was created.
+The directory store keeps its changes in them, and Spark its claims. Names are relative, with ``/``.
 """
 
 from __future__ import annotations
@@ -20,32 +18,32 @@ from managedconsumer.shown import without_secrets
 
 
 class Objects(Protocol):
-    """Small immutable objects. Any number of processes may use the same place."""
+    """Small immutable objects in a place that any number of processes may use."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Make an object with its whole content at once, unless it is there; True if it was made. Durable then."""
+        """Create an object with its whole content at once; False if it exists. Durable when it returns True."""
 
     def read(self, name: str) -> bytes | None:
         """The content; None if there is no such object."""
 
     def names(self, under: str) -> list[str]:
-        """The last parts of the names of all that is directly under ``under``; empty if there is nothing."""
+        """The last parts of the names directly under ``under``."""
 
     def age(self, name: str) -> float:
-        """Seconds since the object was made; 0.0 if that is not known."""
+        """Seconds since the object was made; 0.0: unknown."""
 
     def delete(self, name: str) -> None:
         """Remove the object, if it is there."""
 
     def settle(self, name: str) -> None:
-        """Write through to the disk what others have written under ``name``, if it is here at all."""
+        """Write through to the disk the files that others have written under ``name``, if there are any."""
 
 
 class LocalObjects:
     """A directory on a file system with hard links that all drivers see alike: a local disk, NFS."""
 
     def __init__(self, path: str | os.PathLike[str], *, makes: bool = True) -> None:
-        """``makes``: directories that are missing are made. Otherwise they are away, and nothing is written."""
+        """``makes``: make missing directories. Otherwise a missing one is away, and nothing is written."""
         self.path = local_path(path)
         self._makes = makes
         self._known: set[Path] = set()
@@ -60,9 +58,9 @@ class LocalObjects:
         if self._makes:
             home.mkdir(parents=True, exist_ok=True)
         made = not target.exists() and self._link(target, content)
-        # Also where it was there: who has made it may have ended before it wrote the name through.
+        # Also if it existed: who has made it may have ended before it wrote the name through.
         sync(home)
-        # Another process may have made the directories, and not written their names through yet.
+        # Another process may have made the directories, without writing their names through yet.
         while home != self.path and home not in self._known:
             self._known.add(home)
             home = home.parent
@@ -70,7 +68,7 @@ class LocalObjects:
         return made
 
     def _link(self, target: Path, content: bytes) -> bool:
-        """The whole file at once, whose content is on the disk before its name."""
+        """Make the whole file at once, with its content on the disk before its name."""
         draft = target.parent / f".{uuid.uuid4().hex}"
         try:
             with draft.open("wb") as out:
@@ -85,35 +83,31 @@ class LocalObjects:
         return True
 
     def read(self, name: str) -> bytes | None:
-        """See :meth:`Objects.read`."""
         try:
             return (self.path / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def names(self, under: str) -> list[str]:
-        """See :meth:`Objects.names`."""
         try:
             return sorted(name for name in os.listdir(self.path / under) if not name.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def age(self, name: str) -> float:
-        """See :meth:`Objects.age`."""
         try:
             return max(0.0, time.time() - (self.path / name).stat().st_mtime)
         except FileNotFoundError:
             return 0.0
 
     def delete(self, name: str) -> None:
-        """See :meth:`Objects.delete`."""
         (self.path / name).unlink(missing_ok=True)
 
     def settle(self, name: str) -> None:
-        """Spark closes its files without asking for them to be on the disk."""
+        """See :class:`Objects`. Spark closes its files without an fsync."""
         target = self.path / name
         if not target.exists():
-            return  # what the batch wrote is kept elsewhere, and its writer answers for it
+            return  # the batch wrote elsewhere, and its writer answers for the files
         for directory, _, names in os.walk(target, topdown=False):
             for each in names:
                 sync(Path(directory) / each)
@@ -148,7 +142,6 @@ class FsspecObjects:
         return f"FsspecObjects({without_secrets(self._url)!r})"
 
     def create(self, name: str, content: bytes) -> bool:
-        """See :meth:`Objects.create`."""
         path = self._path(name)
         # A file system with directories needs them; an object store ignores this.
         self._fs.makedirs(path.rsplit("/", 1)[0], exist_ok=True)
@@ -159,23 +152,20 @@ class FsspecObjects:
         return True
 
     def read(self, name: str) -> bytes | None:
-        """See :meth:`Objects.read`."""
         try:
             return bytes(self._fs.cat_file(self._path(name)))
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def names(self, under: str) -> list[str]:
-        """See :meth:`Objects.names`."""
         try:
-            # Others write, too: what the file system remembers of the directory is of no use.
+            # Others write, too, so a cached listing is of no use.
             found = self._fs.ls(self._path(under), detail=False, refresh=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted({each.rstrip("/").rsplit("/", 1)[-1] for each in found})
 
     def age(self, name: str) -> float:
-        """See :meth:`Objects.age`."""
         try:
             modified = self._fs.modified(self._path(name))
         except (FileNotFoundError, NotImplementedError):
@@ -183,14 +173,13 @@ class FsspecObjects:
         return max(0.0, time.time() - float(modified.timestamp()))
 
     def delete(self, name: str) -> None:
-        """See :meth:`Objects.delete`."""
         try:
             self._fs.rm_file(self._path(name))
         except FileNotFoundError:
             return
 
     def settle(self, name: str) -> None:
-        """Do nothing: an object store has answered, so the object is durable."""
+        """Do nothing: an object is durable when the store has answered."""
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -12,15 +12,10 @@ from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 # librdkafka's own error codes.
 _FENCED, _NOT_CONFIGURED, _STATE = -144, -145, -172
-# Kafka's codes by which the coordinator refuses offsets of a member that is none any more (KIP-447, KIP-848).
-_NO_MEMBER = frozenset(
-    (
-        codes.ILLEGAL_GENERATION,
-        codes.UNKNOWN_MEMBER_ID,
-        codes.FENCED_INSTANCE_ID,
-        codes.FENCED_MEMBER_EPOCH,
-        err.StaleMemberEpoch.ERROR_CODE,
-    )
+# Kafka's codes by which the coordinator refuses offsets of a former member (KIP-447, KIP-848).
+_NO_MEMBER = (
+    *(codes.ILLEGAL_GENERATION, codes.UNKNOWN_MEMBER_ID, codes.FENCED_INSTANCE_ID, codes.FENCED_MEMBER_EPOCH),
+    err.StaleMemberEpoch.ERROR_CODE,
 )
 _PRODUCER_FENCED = (_FENCED, err.InvalidProducerEpoch.ERROR_CODE, err.ProducerFenced.ERROR_CODE)
 _PAUSE = 0.1
@@ -31,7 +26,7 @@ _NO_ID = (
 
 
 def producing(producer: Any, handler: Handler, patience: float) -> Confluent:
-    """Raises TypeError for what is no producer, ConfigurationError for one that Kafka could not fence."""
+    """The driver of ``producer``. Raises TypeError for another object, ConfigurationError if Kafka cannot fence it."""
     if not all(callable(getattr(producer, name, None)) for name in ("begin_transaction", "commit_transaction")):
         raise TypeError(
             f"producer={producer!r}: needed is a transactional confluent_kafka.Producer or kafka.KafkaProducer"
@@ -49,39 +44,39 @@ def producing(producer: Any, handler: Handler, patience: float) -> Confluent:
 
 
 class Confluent:
-    """confluent-kafka's ``Producer``, and what is derived from it. Its calls block, and raise its library's errors."""
+    """confluent-kafka's ``Producer`` and its subclasses. Calls block, and raise the library's errors."""
 
     def __init__(self, producer: Any, handler: Handler, patience: float) -> None:
         """``patience``: seconds for each call."""
         self._producer, self._handler, self._patience = producer, handler, patience
 
     def prepare(self) -> None:
-        """Initialise its transactions, unless that was done. Raises ConfigurationError if it has none."""
+        """Initialise its transactions if needed. Raises ConfigurationError if it has none."""
         try:
             self._patiently(self._producer.init_transactions)
         except Exception as error:
             if _code(error) == _NOT_CONFIGURED:
                 raise err.ConfigurationError(_NO_ID) from error
-            if _code(error) != _STATE:  # that is: it is initialised
+            if _code(error) != _STATE:  # it is initialised already
                 raise
 
     def begin(self) -> None:
-        """A transaction begins."""
+        """Begin a transaction."""
         self._producer.begin_transaction()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: Any) -> None:
-        """Make these next offsets a part of it; ``membership``: a ``GroupMetadata``."""
+        """Add these next offsets to the transaction; ``membership``: a ``GroupMetadata``."""
         from confluent_kafka import TopicPartition as Place
 
         places = [Place(*tp, each.offset, each.metadata) for tp, each in offsets.items()]
         self._patiently(self._producer.send_offsets_to_transaction, places, membership.for_confluent())
 
     def commit(self) -> None:
-        """End it; all that was sent counts."""
+        """Commit the transaction."""
         self._patiently(self._producer.commit_transaction)
 
     def abort(self) -> None:
-        """End it; nothing of it counts."""
+        """Abort the transaction."""
         self._patiently(self._producer.abort_transaction)
 
     def refused(self, error: BaseException) -> bool:
@@ -89,11 +84,11 @@ class Confluent:
         return _code(error) in _NO_MEMBER
 
     def fenced(self, error: BaseException) -> bool:
-        """True if the producer itself is fenced: by another one with its transactional.id, or a time-out."""
+        """True if the producer is fenced: by another one with its transactional.id, or by a time-out."""
         return _code(error) in _PRODUCER_FENCED
 
     def _patiently(self, call: Callable[..., Any], *words: Any) -> None:
-        """A call that has timed out goes on in the background: librdkafka wants it called again until it is over."""
+        """Repeat a call after a time-out: librdkafka goes on in the background, and expects the call until it ends."""
         deadline = Deadline(self._handler.now(), self._patience)
         while True:
             try:
@@ -108,19 +103,14 @@ class Confluent:
 
 
 class KafkaPython(Confluent):
-    """kafka-python's ``KafkaProducer``, version 3 or newer.
-
-    Its calls have no time-out, and 3.0.12 waits as long as a dead broker is away: a worker calls, and is waited for.
-    """
+    """kafka-python's ``KafkaProducer`` from version 3 on. A worker makes the calls, as they have no time-out."""
 
     def prepare(self) -> None:
-        """See :meth:`Confluent.prepare`."""
         if getattr(self._producer, "config", {}).get("transactional_id") is None:
             raise err.ConfigurationError(_NO_ID)
         self._producer.init_transactions()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: Any) -> None:
-        """See :meth:`Confluent.send_offsets`."""
         from kafka.structs import OffsetAndMetadata as Entry
         from kafka.structs import TopicPartition as Place
 
@@ -128,11 +118,10 @@ class KafkaPython(Confluent):
         self._patiently(self._producer.send_offsets_to_transaction, entries, membership.for_kafka_python())
 
     def refused(self, error: BaseException) -> bool:
-        """See :meth:`Confluent.refused`."""
         return type(error).__name__ == "CommitFailedError" or getattr(error, "errno", None) in _NO_MEMBER
 
     def fenced(self, error: BaseException) -> bool:
-        """See :meth:`Confluent.fenced`. After the first time the producer says it in a text alone."""
+        """See :meth:`Confluent.fenced`. After the first time only the error's text says it."""
         return "ProducerFenced" in f"{type(error).__name__}: {error}"
 
     def _patiently(self, call: Callable[..., Any], *words: Any) -> None:
@@ -142,7 +131,7 @@ class KafkaPython(Confluent):
             try:
                 call(*words)
                 ended.append(None)
-            except Exception as error:  # noqa: BLE001 - it is raised where it is waited for
+            except Exception as error:  # noqa: BLE001 - the waiting thread raises it
                 ended.append(error)
 
         self._handler.run_beside("producer", self._patience, attempt)

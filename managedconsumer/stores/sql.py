@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol
 from weakref import WeakMethod
@@ -15,33 +15,26 @@ from managedconsumer.stores.rows import Move, Row
 from managedconsumer.stores.store import Store
 from managedconsumer.structs import TopicPartition
 
-# Rows that are asked for in one statement.
+# The most rows in one query.
 _TOGETHER = 100
-# For how long (seconds) a claim may conflict with one that is not seen yet, or is undone, as DuckDB's do.
+# How long (seconds) to retry a claim that conflicts with an uncommitted one, as in DuckDB.
 _UNDECIDED = 1.0
 
 
 class Connection(Protocol):
     """A connection of PEP 249: sqlite3's, psycopg's, duckdb's."""
 
-    def cursor(self) -> Any:
-        """See PEP 249."""
-
-    def commit(self) -> Any:
-        """See PEP 249."""
-
-    def rollback(self) -> Any:
-        """See PEP 249."""
-
-    def close(self) -> Any:
-        """See PEP 249."""
+    def cursor(self) -> Any: ...
+    def commit(self) -> Any: ...
+    def rollback(self) -> Any: ...
+    def close(self) -> Any: ...
 
 
 class SQLStore(Store):
-    """Next offsets in a table of the user's database; a transaction gives the user's own connection to write with.
+    """Next offsets in a table of the user's database; a transaction yields the user's own connection to write with.
 
-    The table (``managedconsumer_offsets``) is made when it is missing. Each thread has a connection. ``commit()`` and
-    ``rollback()`` belong to the store: a block that calls them is refused where that can be seen.
+    The store makes the table (``managedconsumer_offsets``) if it is missing, and a connection for each thread. Only the
+    store may call ``commit()`` and ``rollback()``: it raises an error where it sees that the block has done so.
     """
 
     keeps_topic_ids = True
@@ -58,9 +51,9 @@ class SQLStore(Store):
     ) -> None:
         """``connect()`` makes a connection; ``dialect``: ``"sqlite"``, ``"postgresql"`` or ``"duckdb"``.
 
-        ``idle_ms`` (PostgreSQL; 0: never): the server ends a transaction in which nothing was said for so long, so that
-        a process that is stopped in the middle of one does not hold its locks for ever. Raises ConfigurationError for
-        an unknown dialect or a table name that is none, TypeError for a connection in place of the function.
+        ``idle_ms`` (PostgreSQL; 0: never): the server ends a transaction that is idle for so long, so that a process
+        that stands still in one does not keep its locks. Raises ConfigurationError for an unknown dialect or a wrong
+        table name, TypeError for a connection in place of the function.
         """
         if not callable(connect) or (hasattr(connect, "cursor") and not isinstance(connect, type)):
             raise TypeError(
@@ -85,9 +78,11 @@ class SQLStore(Store):
         return f"<SQLStore {self._dialect.name}, table {self._dialect.table}>"
 
     def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
-        """See :meth:`Store.rows`."""
-        with self._reading() as connection:
-            return self._rows(connection, group, list(tps))
+        try:
+            return self._rows(self._connection(), group, list(tps))
+        except BaseException:
+            self._drop(self._key())
+            raise
 
     def _rows(self, connection: Any, group: str, wanted: list[TopicPartition]) -> dict[TopicPartition, Row]:
         found = {}
@@ -98,7 +93,6 @@ class SQLStore(Store):
         return found
 
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
-        """See :meth:`Store.swap`."""
         refused: Exception | None = None
         for _ in self.tries(_UNDECIDED):
             try:
@@ -111,7 +105,7 @@ class SQLStore(Store):
             if any(found.get(tp) != old for tp, (old, _) in changes.items()):
                 return False
         raise err.ConfigurationError(
-            f"the database refuses a claim, and nobody else has claimed: {type(refused).__name__}: {refused}. Does "
+            f"the database refuses a claim, though no other claim came: {type(refused).__name__}: {refused}. Does "
             f"the table {self.table} have a column, a check or a trigger of its own?"
         ) from refused
 
@@ -132,10 +126,10 @@ class SQLStore(Store):
 
     @contextmanager
     def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
-        """See :meth:`Store.writing`; gives the connection, in a transaction."""
+        """See :meth:`Store.writing`; yields the connection, in a transaction."""
         with self._committing() as connection:
             mark = self._dialect.mark_of(connection)
-            # Where nobody can change the rows from here on, a zombie's block is not even called.
+            # If no other process can change the rows from here on, a zombie's block need not run.
             if self._dialect.alone and self._rows(connection, group, list(moves)) != {
                 tp: move.row for tp, move in moves.items()
             }:
@@ -144,20 +138,17 @@ class SQLStore(Store):
             if not self._dialect.same(connection, mark):
                 raise err.IllegalStateError(
                     "the block has ended the store's transaction (commit(), rollback(), `with connection:`, "
-                    "executescript()), or hidden its failure: what it wrote may count without its offsets"
+                    "executescript()), or hidden its failure: its results may count without their offsets"
                 )
             if self._dialect.move(connection, group, moves) != len(moves):
                 raise ConflictError("the offsets were moved, or claimed by another member")
 
     def passing(self, error: BaseException) -> bool:
-        """A lock, a lost connection, a server that restarts."""
+        """True for a lock, a lost connection, a server that restarts."""
         return isinstance(error, OSError) or self._dialect.passing(error)
 
     def close(self) -> None:
-        """Close this process's connections; they are made again when they are needed.
-
-        Not while other threads use the store.
-        """
+        """Close this process's connections, while no other thread uses the store. A later call connects again."""
         for key in list(self._connections):
             self._drop(key)
 
@@ -170,7 +161,7 @@ class SQLStore(Store):
         key = self._key()
         connection = self._connections.get(key)
         if connection is None:
-            # Known at once: if the database refuses what follows, it is closed.
+            # Registered first, so that it is closed if the database refuses the next statements.
             connection = self._connections[key] = self.connect()
             self._dialect.prepare(connection)
             if not self._made:
@@ -183,30 +174,19 @@ class SQLStore(Store):
 
     def _drop(self, key: tuple[int, int]) -> None:
         if key[0] != os.getpid():
-            return  # the parent's: closed, or forgotten, here, it could undo what the parent writes
+            return  # the parent's: to close it here could undo the parent's work
         connection = self._connections.pop(key, None)
-        if connection is None:
-            return
-        try:
-            connection.close()
-        except Exception:  # noqa: BLE001, S110 - it was lost
-            pass
+        if connection is not None:
+            with suppress(Exception):  # it may be lost
+                connection.close()
 
     def _thread_ended(self, key: tuple[int, int]) -> None:
         self._watched.discard(key)
         self._drop(key)
 
     @contextmanager
-    def _reading(self) -> Iterator[Any]:
-        try:
-            yield self._connection()
-        except BaseException:
-            self._drop(self._key())
-            raise
-
-    @contextmanager
     def _committing(self) -> Iterator[Any]:
-        """A transaction; a connection that had trouble is not used again."""
+        """A transaction; after an error its connection is closed if it may be lost."""
         connection = self.patiently(self._begin)
         try:
             yield connection
@@ -236,7 +216,7 @@ class SQLStore(Store):
 
 
 def _call(method: WeakMethod[Callable[[tuple[int, int]], None]], key: tuple[int, int]) -> None:
-    """The store may be gone before its threads."""
+    """The store may have been collected before its threads end."""
     call = method()
     if call is not None:
         call(key)

@@ -1,7 +1,7 @@
-"""Stores whose every change is a new version of one thing: a log of files, a Delta or an Iceberg table.
+"""Stores in which each change is a new version of one thing: a log of files, a Delta or an Iceberg table.
 
-A change names the version that it was computed from and fails if there is a newer one. Then the rows are looked at
-again: it is tried again if they still are what they have to be, and refused otherwise.
+A change names the version that it was computed from and fails if there is a newer one. Then the store reads the rows
+again: it retries the change if they are as they must be, and refuses it otherwise.
 """
 
 from __future__ import annotations
@@ -35,22 +35,21 @@ class VersionedStore(Store):
 
     @abstractmethod
     def append(self, version: Any, group: str, rows: Rows, output: Any) -> bool:
-        """Make ``rows`` and what was written to ``output`` (None: nothing) the version after ``version``.
+        """Make ``rows`` and the results in ``output`` (None: no results) the version after ``version``.
 
-        False if there is one already, and only then. Durable when it returns True.
+        False only if there is one already. Durable when it returns True.
         """
 
     @abstractmethod
     def output(self) -> Any:
-        """Something new for a user's results."""
+        """A new handle for a user's results."""
 
     def discard(self, output: Any) -> None:
-        """The transaction was undone: what was written to ``output`` is not needed."""
+        """The transaction was undone: remove the results in ``output``."""
 
-    # -- what Store asks --------------------------------------------------------------------------------
+    # -- the methods of a Fence -------------------------------------------------------------------------
 
     def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
-        """See :meth:`Store.rows`."""
         return self.read(self.look(), group, tps)
 
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
@@ -60,7 +59,7 @@ class VersionedStore(Store):
             new = {}
             for tp, (old, row) in changes.items():
                 now = found.get(tp)
-                # The whole text of the member: it has the id of the topic that the next offset is of.
+                # The member's whole text counts: it has the id of the offset's topic.
                 if _claim_of(now) != _claim_of(old):
                     raise ConflictError("a row has changed")
                 new[tp] = row._replace(next=None if now is None else now.next)
@@ -96,9 +95,9 @@ class VersionedStore(Store):
             raise
 
     def change(self, group: str, tps: Collection[TopicPartition], decide: Callable[[Rows], tuple[Rows, Any]]) -> None:
-        """Make the next version of what ``decide`` says to the newest rows: new rows, and an output to count with them.
+        """Make the next version by ``decide(newest rows)``, which returns new rows and an output to commit with them.
 
-        It is asked again where another writer was faster. No rows and None: there is nothing to change. Raises what
+        Calls ``decide`` again if another writer was faster. No rows and None: no change is needed. Raises what
         ``decide`` and :meth:`newest` raise.
         """
         for version in self.newest():
@@ -138,7 +137,7 @@ class Tables:
         self._parts.append(data if isinstance(data, pa.Table) else pa.Table.from_batches([data]))
 
     def table(self) -> Any:
-        """All that was written; None if it is nothing."""
+        """All that was written; None: nothing."""
         import pyarrow as pa
 
         return pa.concat_tables(self._parts) if self._parts else None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from managedconsumer.admin import judging
-from managedconsumer.admin.findings import Finding, note, ok, wrong
 from managedconsumer.admin.values import (
+    Finding,
     GroupDescription,
     GroupLag,
     MemberDescription,
     PartitionEnds,
     PartitionLag,
     TopicDescription,
+    note,
+    ok,
+    wrong,
 )
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.protocol import schemas
@@ -24,7 +27,7 @@ def levels(findings: list[Finding]) -> list[str]:
 
 
 def test_a_broker_of_today_and_older_ones() -> None:
-    assert [each.text for each in judging.protocol("1", ALL)] == ["it speaks what is needed (Fetch 0 to 99)"]
+    assert [each.text for each in judging.protocol("1", ALL)] == ["its versions fit (Fetch 0 to 99)"]
     (old,) = judging.protocol("1", {**ALL, schemas.FETCH.key: (0, 10), schemas.CONSUMER_GROUP_HEARTBEAT.key: (9, 9)})
     assert old.level == "ok"
     assert "it lacks topic ids in fetches" in old.text

@@ -27,7 +27,7 @@ def test_somebody_who_joins_meanwhile_is_told_of(monkeypatch: pytest.MonkeyPatch
             joined.append(ManagedBalancedConsumer("orders", broker.bootstrap, "billing"))
 
         monkeypatch.setattr(resets, "check_idle", checked)
-        with pytest.raises(err.GroupNotEmpty, match="somebody has joined group 'billing' meanwhile: nothing was"):
+        with pytest.raises(err.GroupNotEmpty, match="a member has joined group 'billing' meanwhile: nothing was"):
             client.reset("billing", "orders", "latest", execute=True)
         joined[0].stop()
         assert broker.committed("billing") == before

@@ -17,7 +17,8 @@ from managedconsumer.stores import FencedStoreError, KafkaStore
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.stores.kafka_worker import producer_of
-from tests.stores.kafkakit import PARTITIONS, killed, pipeline
+from tests.stores.kafkakit import killed, pipeline
+from tests.stores.processes import PARTITIONS
 from tests.stores.test_docs import programs
 
 Topics = Callable[..., str]

@@ -12,6 +12,7 @@ import pytest
 
 from managedconsumer.testing import DevBroker
 from tests.stores import faultkit, kinds
+from tests.stores.processes import PARTITIONS
 
 # The longest that a database is away in an ordinary run, and in a long one (seconds).
 SHORT, LONG = 4.0, 20.0
@@ -88,7 +89,7 @@ def test_every_message_counts_once(
     with ThreadPoolExecutor() as pool:
         calls = {
             kind: pool.submit(
-                *(run, kind, places, kafka43, topic(kafka43, partitions=faultkit.PARTITIONS), tmp_path, protocol, SHORT)
+                *(run, kind, places, kafka43, topic(kafka43, partitions=PARTITIONS), tmp_path, protocol, SHORT)
             )
             for kind, protocol in together.items()
         }
@@ -103,7 +104,7 @@ def test_every_message_counts_once_in_many_runs(
     kind: str, protocol: str, kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
 ) -> None:
     for number in range(10):
-        name = topic(kafka43, partitions=faultkit.PARTITIONS)
+        name = topic(kafka43, partitions=PARTITIONS)
         found = run(kind, places, kafka43, name, tmp_path, protocol, LONG)
         print(f"{kind} {protocol} run {number}: {found[0]} messages, {found[1]} missing, {found[2]} too many")
         assert found[1:] == (0, 0)
@@ -114,7 +115,7 @@ def test_without_the_fence_a_zombie_counts_twice(
     kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
 ) -> None:
     """The control: the same frozen process, with offsets in Kafka. It may have had nothing in hand: then once more."""
-    name = topic(kafka43, partitions=faultkit.PARTITIONS)
+    name = topic(kafka43, partitions=PARTITIONS)
     with faultkit.fleet("sqlite-unfenced", places.make("sqlite", "db"), kafka43, name, tmp_path) as fleet:
         for _ in range(2):
             fleet.start()

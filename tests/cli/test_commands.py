@@ -253,7 +253,7 @@ def test_the_doctor_finds_nothing_wrong(typed: Type, group: str, orders: str) ->
     assert all(line.startswith(("ok   ", "note ", "       -> ")) for line in lines)
     for expected in (
         "connected by PLAINTEXT",
-        "it speaks what is needed",
+        "its versions fit",
         f"topic {orders}: 2 partitions with 20 offsets",
         f"topic {orders}: partition 0 can be read",
         f"group {group}: Stable, classic protocol with 1: managedconsumer at 127.0.0.1",

@@ -41,8 +41,8 @@ RUN = [
     Mutant(
         "run(): a paused partition keeps the room of the others",
         "managedconsumer/processing/work.py",
-        "        return 0 if self.ending else self._plan.max_in_flight - self.in_hand + self._set_aside()\n",
-        "        return 0 if self.ending else self._plan.max_in_flight - self.in_hand\n",
+        "        return 0 if self.ending else self._plan.max_in_flight - self.in_flight + self._set_aside()\n",
+        "        return 0 if self.ending else self._plan.max_in_flight - self.in_flight\n",
         _RUN,
     ),
     Mutant(
@@ -69,7 +69,7 @@ RUN = [
     Mutant(
         "run(): what was held is forgotten when the rebalance is over",
         "managedconsumer/processing/work.py",
-        "                if part is not None:\n                    self._unshelve(part)\n",
+        "                if part is not None:\n                    self._resume(part)\n",
         "",
         _RUN,
     ),
@@ -872,7 +872,7 @@ STORES = [
     Mutant(
         "messages of a topic that is gone are stored as the new one's",
         "managedconsumer/stores/claims.py",
-        "            if topic != known if known else topic in held[tp].gone:\n",
+        "            if topic != known if known else topic in claimed[tp].former:\n",
         "            if False:\n",
         _ANEW,
     ),

@@ -405,7 +405,7 @@ class World:
             member.step(self.chance.choice(member.hands), self.chance)
         self.commit(member)
         member.work.abandon()
-        assert member.work.in_hand == 0
+        assert member.work.in_flight == 0
         self.crash(member)
 
     def crash(self, member: Member) -> None:
@@ -452,14 +452,14 @@ class World:
                     member.step(hand, self.chance)
             self.now += 0.05
             busy = any(not hand.idle for member in self.members for hand in member.hands)
-            left = busy or any(member.work.in_hand or any(map(member.left, member.gates)) for member in self.members)
+            left = busy or any(member.work.in_flight or any(map(member.left, member.gates)) for member in self.members)
             if not left and not self.missing():
                 break
         missing = self.missing()
         assert not missing, f"never finished: {missing[:5]}"
         for member in self.members:
             self.commit(member)
-            assert member.work.in_hand == member.work.parked == 0
+            assert member.work.in_flight == member.work.parked == 0
             assert not any(part.key_queues for part in member.work.parts.values())
         for tp, (base, text) in self.committed.items():
             last = self.log[tp][-1]
@@ -560,7 +560,7 @@ class World:
     def check_counts(self, member: Member) -> None:
         work = member.work
         held = sum(len(part.pending) for part in work.parts.values())
-        assert work.in_hand == held, f"{work.in_hand} in hand, {held} known"
+        assert work.in_flight == held, f"{work.in_flight} in hand, {held} known"
         # A paused partition may keep what it has besides.
         assert self.trouble or held <= self.plan.max_in_flight, f"{held} in hand"
         assert work.ready >= 0 and work.parked >= 0

@@ -86,7 +86,7 @@ def test_single_messages_start_in_their_order_up_to_the_limit() -> None:
     assert bench.work.ready == 2
     assert offsets(bench.take(9)) == [[3], [4]]
     assert bench.take(9) == []
-    assert (bench.work.ready, bench.work.in_hand) == (0, 5)
+    assert (bench.work.ready, bench.work.in_flight) == (0, 5)
 
 
 def test_messages_of_a_key_go_to_one_worker_at_a_time() -> None:
@@ -149,7 +149,7 @@ def test_what_the_group_knows_to_be_finished_does_not_start() -> None:
     bench.work.open(TP, bench.gates[TP], OffsetMap((1, 3), 5))
     bench.offer(7)
     assert offsets(bench.take()) == [[1], [3], [5], [6]]
-    assert (bench.work.in_hand, bench.work.done, bench.commit()) == (4, 0, 1)
+    assert (bench.work.in_flight, bench.work.done, bench.commit()) == (4, 0, 1)
 
 
 # -- lists ------------------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_a_list_that_was_mixed_is_parted_where_one_partition_is_paused() -> None
     assert (aside.attempts, rest.attempts) == (1, 1)
     bench.back(rest)
     bench.back(aside)
-    assert (bench.work.done, bench.work.in_hand) == (4, 2)
+    assert (bench.work.done, bench.work.in_flight) == (4, 2)
 
 
 # -- what fails -------------------------------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_a_failed_message_is_tried_again_after_its_pause() -> None:
     bench.now = 14.0
     bench.take()
     assert bench.back(a) == 2
-    assert (bench.work.done, bench.work.retried, bench.work.in_hand, bench.work.next_deadline()) == (3, 2, 0, None)
+    assert (bench.work.done, bench.work.retried, bench.work.in_flight, bench.work.next_deadline()) == (3, 2, 0, None)
 
 
 def test_a_message_that_has_failed_counts_its_own_attempts() -> None:
@@ -373,11 +373,11 @@ def test_dead_messages_are_counted_apart() -> None:
     key_queue.place = 2
     assert bench.work.note(key_queue, 1) == 1
     assert bench.work.note(key_queue, 0) == 0
-    assert (bench.work.done, bench.work.dead, bench.work.in_hand, bench.commit()) == (1, 1, 2, 2)
+    assert (bench.work.done, bench.work.dead, bench.work.in_flight, bench.commit()) == (1, 1, 2, 2)
     key_queue.place = 3
     bench.work.note(key_queue, 1)
     assert bench.back(key_queue) == 1
-    assert (bench.work.done, bench.work.dead, bench.work.in_hand) == (2, 2, 0)
+    assert (bench.work.done, bench.work.dead, bench.work.in_flight) == (2, 2, 0)
 
 
 def test_a_workers_count_grows_wherever_it_is_in_its_block() -> None:
@@ -532,9 +532,9 @@ def test_what_was_lost_does_not_count_and_the_rest_goes_on() -> None:
     era = bench.work.era
     bench.work.forget({TP})
     assert bench.work.era > era, "workers give back what they have not begun"
-    assert (bench.work.in_hand, bench.work.unfinished, bench.work.ready) == (2, 3, 2)
+    assert (bench.work.in_flight, bench.work.unfinished, bench.work.ready) == (2, 3, 2)
     assert bench.back(running) == 1
-    assert (bench.work.done, bench.work.in_hand) == (0, 2)
+    assert (bench.work.done, bench.work.in_flight) == (0, 2)
     assert [key_queue.part.tp for key_queue in bench.take()] == [OTHER, OTHER]
 
 
@@ -556,10 +556,10 @@ def test_a_log_that_was_cut_keeps_what_is_before() -> None:
     bench.offer(6)
     key_queues = bench.take(4)
     bench.work.forget({TP}, 3)
-    assert (bench.work.in_hand, bench.work.unfinished) == (3, 3)
+    assert (bench.work.in_flight, bench.work.unfinished) == (3, 3)
     for key_queue in key_queues:
         bench.back(key_queue)
-    assert (bench.work.done, bench.work.in_hand) == (3, 0)
+    assert (bench.work.done, bench.work.in_flight) == (3, 0)
     assert bench.take() == []
     assert bench.part().top == 3
 
@@ -569,7 +569,7 @@ def test_logs_that_were_cut_at_one_offset() -> None:
     bench.offer(3)
     bench.offer(3, OTHER)
     bench.work.forget({TP, OTHER}, 1)
-    assert (bench.work.in_hand, bench.work.unfinished, bench.work.ready) == (2, 4, 2)
+    assert (bench.work.in_flight, bench.work.unfinished, bench.work.ready) == (2, 4, 2)
 
 
 def test_what_others_have_finished_in_a_log_that_was_cut_starts_again() -> None:
@@ -611,7 +611,7 @@ def test_after_the_end_nothing_starts_and_what_runs_may_finish() -> None:
     bench.back(second)
     assert (bench.work.done, bench.work.unfinished) == (1, 0)
     bench.work.abandon()
-    assert (bench.work.done, bench.work.unfinished, bench.work.in_hand) == (1, 3, 0)
+    assert (bench.work.done, bench.work.unfinished, bench.work.in_flight) == (1, 3, 0)
 
 
 def test_what_was_given_up_does_not_count_any_more() -> None:
@@ -623,7 +623,7 @@ def test_what_was_given_up_does_not_count_any_more() -> None:
     bench.work.abandon()
     bench.back(key_queues[0])
     bench.work.forget({TP})
-    assert (bench.work.done, bench.work.unfinished, bench.work.in_hand) == (0, 5, 0)
+    assert (bench.work.done, bench.work.unfinished, bench.work.in_flight) == (0, 5, 0)
 
 
 # -- what is said -----------------------------------------------------------------------------------------------------
@@ -686,7 +686,7 @@ def test_of_which_partitions_a_worker_has_messages() -> None:
 
 def test_a_new_run_has_done_nothing() -> None:
     work = Work(Plan())
-    assert (work.done, work.retried, work.dead, work.unfinished, work.in_hand, work.ready, work.parked) == (0,) * 7
+    assert (work.done, work.retried, work.dead, work.unfinished, work.in_flight, work.ready, work.parked) == (0,) * 7
     slot = WorkerSlot()
     assert (slot.current, slot.count, list(slot.todo), slot.hand_in()) == (None, 0, [], [])
     assert work.take(9, 0.0) == []

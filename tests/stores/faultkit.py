@@ -7,25 +7,22 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.stores import kinds
+from tests.stores.processes import PARTITIONS, Processes, closing
 from tests.waiting import until
 
-PARTITIONS = 4
 # Longer than the members' session of 6 s.
 FROZEN = 9.0
 
 
-class Fleet:
+class Fleet(Processes):
     """Workers of one group, and messages that go on coming."""
 
     #: False where one process has the storage to itself: then its members are threads, and nobody else goes on.
@@ -34,22 +31,8 @@ class Fleet:
     def __init__(
         self, kind: str, where: str, broker: DevBroker, topic: str, logs: Path, protocol: str = "classic"
     ) -> None:
-        self.kind, self.where, self.broker, self.topic = kind, where, broker, topic
-        self.group, self.protocol = f"group-{topic}", protocol
-        self.logs = logs
-        self.workers: list[subprocess.Popen[str]] = []
-        self.written = [0] * PARTITIONS
-        self._over = threading.Event()
-        self._load = threading.Thread(target=self._produce)
-        self._load.start()
-
-    def _produce(self) -> None:
-        with Producer(self.broker.bootstrap) as producer:
-            while not self._over.is_set():
-                for partition in range(PARTITIONS):
-                    producer.produce(self.topic, [Record(b"x", b"k")] * 10, partition=partition)
-                    self.written[partition] += 10
-                self._over.wait(0.2)
+        self.kind, self.where, self.group, self.protocol = kind, where, f"group-{topic}", protocol
+        super().__init__(broker, topic, logs)
 
     # -- members ----------------------------------------------------------------------------------------
 
@@ -60,21 +43,13 @@ class Fleet:
 
     def spawn(self) -> None:
         """Another process; it need not be a member yet."""
-        with self._log(len(self.workers)).open("w") as out:
-            words = [self.kind, self.where, self.broker.bootstrap, self.topic, self.group, self.protocol]
-            worker = subprocess.Popen(
-                [sys.executable, "-W", "ignore", "-m", "tests.stores.worker", *words],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        self.workers.append(worker)
+        words = (self.kind, self.where, self.broker.bootstrap, self.topic, self.group, self.protocol)
+        self.run("tests.stores.worker", *words)
 
     def wait_for(self, word: str, worker: subprocess.Popen[str], times: int = 1) -> None:
         """Until this worker has said it so often."""
-        log = self._log(self.workers.index(worker))
-        until(lambda: log.read_text().count(word) >= times or worker.poll() is not None, 60)
-        assert worker.poll() is None, log.read_text()
+        until(lambda: self.said(worker).count(word) >= times or worker.poll() is not None, 60)
+        assert worker.poll() is None, self.said(worker)
 
     def kill(self) -> None:
         """kill -9 of the first process, and what it was replaced by."""
@@ -89,33 +64,9 @@ class Fleet:
         """It leaves the group and ends."""
         worker.send_signal(signal.SIGTERM)
         until(lambda: worker.poll() is not None, 60)
-        assert worker.returncode == 0, self._log(self.workers.index(worker)).read_text()
+        assert worker.returncode == 0, self.said(worker)
 
     # -- what they have done ----------------------------------------------------------------------------
-
-    def _log(self, number: int) -> Path:
-        return self.logs / f"{self.topic}-{number}"
-
-    def reached(self) -> list[int]:
-        """The next offset of each partition, as the workers have said it."""
-        found = [0] * PARTITIONS
-        for number in range(len(self.workers)):
-            for line in self._log(number).read_text().splitlines():
-                if line.startswith("at "):
-                    partition, end = map(int, line.split()[1:])
-                    found[partition] = max(found[partition], end)
-        return found
-
-    def progress(self, rows: int = 40) -> None:
-        """Wait until so many more messages are stored."""
-        before = sum(self.reached())
-        until(lambda: sum(self.reached()) >= before + rows or self._failed(), 90)
-        assert not self._failed(), self._failed()
-
-    def _failed(self) -> str:
-        return "".join(
-            self._log(n).read_text() for n, each in enumerate(self.workers) if each.poll() not in (None, 0, -9)
-        )
 
     def stored(self) -> list[tuple[int, int]]:
         """All results: (partition, offset)."""
@@ -123,12 +74,9 @@ class Fleet:
 
     def end(self) -> tuple[int, int, int]:
         """Let all messages be stored: how many there are, how many are missing, and how many results are too many."""
-        self._over.set()
-        self._load.join(60)
-        until(lambda: self.reached() == self.written or self._failed(), 120)
-        for worker in self.workers:
-            if worker.poll() is None:
-                self.ended(worker)
+        self.stop_load()
+        until(lambda: self.reached() == self.written or self.failed(), 120)
+        self.terminate()
         wanted = {(partition, offset) for partition, end in enumerate(self.written) for offset in range(end)}
         found = self.stored()
         return len(wanted), len(wanted - set(found)), len(found) - len(wanted & set(found))
@@ -139,16 +87,6 @@ class Fleet:
         found = store.load(self.group, [TopicPartition(self.topic, n) for n in range(PARTITIONS)])
         store.close()
         return found
-
-    def close(self) -> None:
-        """End what is left."""
-        self._over.set()
-        self._load.join(60)
-        for worker in self.workers:
-            if worker.poll() is None:
-                worker.send_signal(signal.SIGCONT)
-                worker.kill()
-            worker.wait(60)
 
 
 class House(Fleet):
@@ -162,7 +100,7 @@ class House(Fleet):
         if worker is None or worker.poll() is not None:
             super().start()
             return
-        there = self._log(len(self.workers) - 1).read_text().count("started")
+        there = self.said(worker).count("started")
         worker.send_signal(signal.SIGUSR1)
         self.wait_for("started", worker, there + 1)
 
@@ -252,14 +190,9 @@ def duckdb_away(fleet: Fleet, seconds: float) -> None:
     fleet.progress()
 
 
-@contextlib.contextmanager
-def fleet(kind: str, *words: Any, **more: Any) -> Iterator[Fleet]:
+def fleet(kind: str, *words: Any, **more: Any) -> contextlib.AbstractContextManager[Fleet]:
     """A fleet, ended afterwards."""
-    made = (House if kind == "duckdb" else Fleet)(kind, *words, **more)
-    try:
-        yield made
-    finally:
-        made.close()
+    return closing((House if kind == "duckdb" else Fleet)(kind, *words, **more))
 
 
 def go_through(fleet: Fleet, away: Callable[[Fleet], None]) -> tuple[int, int, int]:

@@ -7,11 +7,8 @@ import json
 import random
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +16,10 @@ import psutil
 
 from managedconsumer import SimpleConsumer
 from managedconsumer.testing import DevBroker
-from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.stores.kafka_worker import FENCED
+from tests.stores.processes import PARTITIONS, Processes, closing
 from tests.waiting import until
 
-PARTITIONS = 4
 SESSION_MS = 3000
 # How long (seconds) a process stands still: longer than the session, which is 6 s in a KIP-848 group.
 FROZEN = 8.0
@@ -32,27 +28,15 @@ PLACES = ("produced", "sent", "ending", "ended")
 ALIVE = ("never", 0)
 
 
-class Pipeline:
-    """Processes from ``source`` to ``sink``, in slots: each has a transactional id, whoever is in it."""
+class Pipeline(Processes):
+    """Processes from ``topic`` to ``sink``, in slots: each has a transactional id for all its processes."""
+
+    ends = (*Processes.ends, FENCED)
 
     def __init__(self, broker: DevBroker, source: str, sink: str, logs: Path, **options: Any) -> None:
-        self.broker, self.source, self.sink, self.logs = broker, source, sink, logs
+        self.sink = sink
         self.options = {"way": "transaction", "kind": "confluent", "protocol": "classic", **options}
-        self.workers: list[subprocess.Popen[str]] = []
-        self.sizes = [0] * PARTITIONS
-        self._over = threading.Event()
-        self._load = threading.Thread(target=self._produce)
-        self._load.start()
-
-    def _produce(self) -> None:
-        with Producer(self.broker.bootstrap) as producer:
-            while not self._over.is_set():
-                for number in range(PARTITIONS):
-                    # Each key is in one partition of the source.
-                    records = [Record(b"x", b"%d-%d" % (number, each % 3)) for each in range(10)]
-                    producer.produce(self.source, records, partition=number)
-                    self.sizes[number] += 10
-                self._over.wait(0.2)
+        super().__init__(broker, source, logs)
 
     def start(
         self, slot: int, die: tuple[str, int] = ALIVE, *, timeout_ms: int | None = None, **options: Any
@@ -63,44 +47,15 @@ class Pipeline:
             **self.options,
             **options,
             "bootstrap": self.broker.bootstrap,
-            "source": self.source,
+            "source": self.topic,
             "sink": self.sink,
-            "group": f"group-{self.source}",
-            "id": f"{self.source}-{slot}",
+            "group": f"group-{self.topic}",
+            "id": f"{self.topic}-{slot}",
             "session_ms": SESSION_MS,
             "timeout_ms": 60_000 if timeout_ms is None else timeout_ms,
             "die": die,
         }
-        with self.log(len(self.workers)).open("w") as out:
-            words = [sys.executable, "-W", "ignore", "-m", "tests.stores.kafka_worker", json.dumps(told)]
-            self.workers.append(subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT, text=True))
-        return self.workers[-1]
-
-    def log(self, number: int) -> Path:
-        return self.logs / f"{self.source}-{number}"
-
-    def said(self, worker: subprocess.Popen[str]) -> str:
-        return self.log(self.workers.index(worker)).read_text()
-
-    def reached(self) -> list[int]:
-        """The next offset of each partition, as the processes have said it."""
-        found = [0] * PARTITIONS
-        for number in range(len(self.workers)):
-            for line in self.log(number).read_text().splitlines():
-                if line.startswith("at "):
-                    partition, end = map(int, line.split()[1:])
-                    found[partition] = max(found[partition], end)
-        return found
-
-    def failed(self) -> str:
-        ends = (None, 0, -signal.SIGKILL, FENCED)
-        return "".join(self.said(each) for each in self.workers if each.poll() not in ends)
-
-    def progress(self, messages: int = 40) -> None:
-        """Wait until so many more messages are through."""
-        before = sum(self.reached())
-        until(lambda: sum(self.reached()) >= before + messages or self.failed(), 90)
-        assert not self.failed(), self.failed()
+        return self.run("tests.stores.kafka_worker", json.dumps(told))
 
     def dies(self, worker: subprocess.Popen[str]) -> None:
         """Wait until it is dead."""
@@ -128,21 +83,16 @@ class Pipeline:
 
     def end(self, seconds: float = 120.0) -> None:
         """No more messages: wait until all are through, and end the processes."""
-        self._over.set()
-        self._load.join(60)
-        committed = f"group-{self.source}"
+        self.stop_load()
+        committed = f"group-{self.topic}"
 
         def through() -> bool:
-            with SimpleConsumer(self.source, self.broker.bootstrap, committed, consumer_timeout_ms=50) as consumer:
+            with SimpleConsumer(self.topic, self.broker.bootstrap, committed, consumer_timeout_ms=50) as consumer:
                 ends = {number: entry.offset for number, entry in consumer.fetch_offsets()}
-            return [ends[number] for number in range(PARTITIONS)] == self.sizes or bool(self.failed())
+            return [ends[number] for number in range(PARTITIONS)] == self.written or bool(self.failed())
 
         until(through, seconds, lambda: "\n---\n".join(map(self.said, self.workers)), sleep=lambda _: time.sleep(0.3))
-        for worker in self.workers:
-            if worker.poll() is None:
-                worker.send_signal(signal.SIGTERM)
-        until(lambda: all(each.poll() is not None for each in self.workers), 60)
-        assert not self.failed(), self.failed()
+        self.terminate()
 
     def output(self) -> list[tuple[bytes, int, int]]:
         """What a reader of committed messages gets by now: key, partition and offset of the source."""
@@ -159,7 +109,7 @@ class Pipeline:
         """How many messages there were; how many are missing, too many, and out of order by key."""
         output = self.output()
         counts = Counter((number, offset) for _, number, offset in output)
-        wanted = Counter((number, offset) for number, size in enumerate(self.sizes) for offset in range(size))
+        wanted = Counter((number, offset) for number, size in enumerate(self.written) for offset in range(size))
         last: dict[bytes, int] = {}
         disorder = 0
         for key, _, offset in output:
@@ -167,24 +117,10 @@ class Pipeline:
             last[key] = offset
         return wanted.total(), (wanted - counts).total(), (counts - wanted).total(), disorder
 
-    def close(self) -> None:
-        self._over.set()
-        self._load.join(60)
-        for worker in self.workers:
-            if worker.poll() is None:
-                worker.send_signal(signal.SIGCONT)
-                worker.kill()
-            worker.wait(60)
 
-
-@contextlib.contextmanager
-def pipeline(*words: Any, **options: Any) -> Iterator[Pipeline]:
+def pipeline(*words: Any, **options: Any) -> contextlib.AbstractContextManager[Pipeline]:
     """Ended afterwards."""
-    made = Pipeline(*words, **options)
-    try:
-        yield made
-    finally:
-        made.close()
+    return closing(Pipeline(*words, **options))
 
 
 def killed(made: Pipeline, kills: int, slots: int = 3, seed: int = 1) -> Counter[str]:

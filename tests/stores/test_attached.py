@@ -67,12 +67,17 @@ def store_some(consumer: Any, store: SQLStore, most: int = 10) -> int:
     return len(batch)
 
 
+def go_on(consumer: Any, store: SQLStore, most: int = 10) -> None:
+    """:func:`store_some`, as a program does it: the store may know of an eviction before the consumer does."""
+    try:
+        store_some(consumer, store, most)
+    except FencedStoreError:
+        pass
+
+
 def store_all(consumer: Any, store: SQLStore, database: Path) -> None:
     def done() -> bool:
-        try:
-            store_some(consumer, store)
-        except FencedStoreError:  # the consumer learns of its eviction a moment later
-            pass
+        go_on(consumer, store)
         return len(values(database)) >= COUNT
 
     until(done, 60)
@@ -100,7 +105,7 @@ class Worker:
     """A member in a thread of its own."""
 
     def __init__(self, broker: MemoryBroker, store: SQLStore) -> None:
-        self.consumer = consumer_of(broker, auto_start=False)
+        self.consumer = consumer_of(broker, auto_start=False, heartbeat_interval_ms=100)
         self.store = store
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._work)
@@ -111,18 +116,24 @@ class Worker:
             self.store.attach(self.consumer)
             self.consumer.start()
             while not self.over.is_set():
-                store_some(self.consumer, self.store, 2)
+                go_on(self.consumer, self.store, 2)
 
     def leave(self) -> None:
         self.over.set()
         self.thread.join(60)
 
 
-def test_members_that_come_and_go(broker: MemoryBroker, open_store: Callable[[], SQLStore], database: Path) -> None:
+@pytest.mark.parametrize("evicted", [False, True])
+def test_members_that_come_and_go(
+    broker: MemoryBroker, open_store: Callable[[], SQLStore], database: Path, evicted: bool
+) -> None:
+    """Also where the group evicts both at work, as it does with a process that is starved for its session time-out."""
     first, second = Worker(broker, open_store()), Worker(broker, open_store())
     try:
         until(lambda: len(first.store.claimed("billing")) == len(second.store.claimed("billing")) == 1, 60)
         broker.produce("orders", [b"%d" % n for n in range(COUNT, 2 * COUNT)])
+        if evicted:
+            broker.evict("billing")
         second.leave()
         assert second.store.claimed("billing") == {}
         until(lambda: len(values(database)) >= 2 * COUNT, 60)

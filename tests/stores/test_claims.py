@@ -9,7 +9,7 @@ import pytest
 from managedconsumer import TopicPartition
 from managedconsumer.errors import IllegalStateError
 from managedconsumer.stores import AlreadyStoredError, FencedStoreError, StoreWentBackError
-from managedconsumer.stores.claims import Claims, Held, outranked_by
+from managedconsumer.stores.claims import Claim, Claims, outranked_by
 from managedconsumer.stores.rows import NO_GROUP, Row, Span
 
 GROUP = "billing"
@@ -153,8 +153,8 @@ def test_behind_an_undone_transaction_nothing_is_stored() -> None:
     with pytest.raises(IllegalStateError) as caught:
         store(claims, 13, 20)
     assert str(caught.value) == (
-        "the transaction of orders-0 from offset 12 on was undone, and these messages begin at 13: what lies between "
-        "would be lost. Store it first, or call rewind(consumer)"
+        "the transaction of orders-0 from offset 12 on was undone, and these messages begin at 13: those between "
+        "would be lost. Store them first, or call rewind(consumer)"
     )
     store(claims, 12, 13)
     store(claims, 13, 20)
@@ -259,7 +259,7 @@ def test_a_store_that_went_back(found: dict[TopicPartition, Row], has: str, left
     assert in_doubt(claims, 15, 16) and not in_doubt(claims, 14, 16)
     with pytest.raises(IllegalStateError) as refused:
         store(claims, 15, 16)
-    text = f"the store went back: it has {has} of orders-0, and had them up to offset 15. These begin at 15: what lies "
+    text = f"the store went back: it has {has} of orders-0, and had them up to offset 15. These begin at 15: those "
     assert str(refused.value).startswith(text)
     rest = " Read on from what the store has (rewind(consumer); of a Spark query put the checkpoint back). Where Kafka "
     assert str(refused.value).endswith(
@@ -333,7 +333,7 @@ def test_gaps_of_a_long_life_are_bounded() -> None:
 
 
 def test_a_new_store_object_knows_of_no_past() -> None:
-    held = Held(row(None))
+    held = Claim(row(None))
     assert held.begin is None
     assert not held.in_doubt(Span(0, 1)) and not held.in_doubt(Span(1000, 1001))
 

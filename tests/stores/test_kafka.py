@@ -213,7 +213,10 @@ def test_a_block_that_raises(consumer: Any, broker: MemoryBroker, producer: Fake
 def test_an_evicted_member(consumer: Any, broker: MemoryBroker, producer: FakeProducer) -> None:
     store = attached(producer, consumer)
     batch = consumer.consume_batch(7, 1000)
-    with pytest.raises(FencedStoreError, match="gone on without this member"), store.transaction(batch) as handle:
+    with (
+        pytest.raises(FencedStoreError, match="new generation without this member"),
+        store.transaction(batch) as handle,
+    ):
         send(handle, batch)
         broker.evict("billing")
     assert producer.aborted == 1

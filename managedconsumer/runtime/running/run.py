@@ -416,7 +416,7 @@ class Run:
             self.collect()
             work, oldest = self.work, self.work.oldest()
             return {
-                "in_flight": work.in_hand,
+                "in_flight": work.in_flight,
                 "running": sum(slot.current is not None for slot in self.slots),
                 "waiting_keys": work.parked,
                 "done": work.done,
