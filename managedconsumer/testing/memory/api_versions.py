@@ -25,6 +25,10 @@ VERSIONS: dict[int, tuple[int, int]] = {
     21: (0, 2),  # DeleteRecords
     22: (0, 5),  # InitProducerId
     23: (2, 4),  # OffsetForLeaderEpoch
+    24: (0, 3),  # AddPartitionsToTxn
+    25: (0, 3),  # AddOffsetsToTxn
+    26: (0, 3),  # EndTxn
+    28: (0, 3),  # TxnOffsetCommit
     AUTHENTICATE_KEY: (0, 2),
     42: (0, 2),  # DeleteGroups
     47: (0, 0),  # OffsetDelete

@@ -44,7 +44,7 @@ class Log:
 
         One that an idempotent producer has sent before is not written again; its offset is that of the first time.
         """
-        stamp = _stamp_of(data)
+        stamp = stamp_of(data)
         code, offset = (0, None) if stamp is None else self._producers.judge(stamp)
         if code or offset is not None:
             return code, -1 if offset is None else offset
@@ -81,14 +81,18 @@ class Log:
         self.end = end
         return first
 
-    def end_transaction(self, producer_id: int, *, commit: bool, timestamp: int) -> None:
-        """Write the marker that ends a producer's transaction; nothing if it has written nothing here."""
+    def end_transaction(self, producer_id: int, *, commit: bool, timestamp: int, epoch: int = 0) -> None:
+        """Write the marker that ends a producer's transaction, if it has written here. Older epochs are fenced."""
+        self._producers.fence(producer_id, epoch)
         first = self._open.pop(producer_id, None)
         if first is None:
             return
         if not commit:
             self._aborted.append((producer_id, first, self.end))
-        self.append(encode_marker(commit=commit, offset=0, producer_id=producer_id, timestamp=timestamp))
+        marker = encode_marker(
+            commit=commit, offset=0, producer_id=producer_id, producer_epoch=epoch, timestamp=timestamp
+        )
+        self.append(marker)
 
     def delete_before(self, offset: int) -> None:
         """As retention does."""
@@ -156,7 +160,12 @@ class Log:
         return self._epochs[number - 1][0], ends[0] if ends else self.end
 
 
-def _stamp_of(data: bytes) -> Stamp | None:
+def is_transactional(data: bytes) -> bool:
+    """True for a batch of a transaction."""
+    return len(data) >= _SMALLEST and bool(_ABOUT.unpack_from(data, _ABOUT_AT)[0] & fmt.TRANSACTIONAL)
+
+
+def stamp_of(data: bytes) -> Stamp | None:
     """Return the idempotent producer's stamp of a batch; None: the producer is not idempotent."""
     if len(data) < _SMALLEST:
         return None

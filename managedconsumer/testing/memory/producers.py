@@ -50,8 +50,14 @@ class Producers:
         for first, last, offset in state.batches:
             if (first, last) == (stamp.first, stamp.last):
                 return 0, offset
-        due = 0 if state.batches[-1][1] == _MOST else state.batches[-1][1] + 1
+        due = 0 if not state.batches or state.batches[-1][1] == _MOST else state.batches[-1][1] + 1
         return (0 if stamp.first == due else OUT_OF_ORDER), None
+
+    def fence(self, producer: int, epoch: int) -> None:
+        """Refuse batches of older epochs of a producer from now on."""
+        state = self._known.get(producer)
+        if state is None or state.epoch < epoch:
+            self._known[producer] = _State(epoch)
 
     def wrote(self, stamp: Stamp, offset: int) -> None:
         """A new batch is in the log at ``offset``."""

@@ -19,6 +19,8 @@ _ARRAYS: Mapping[str, Sequence[str]] = {
     "coordinators": ("coordinator_keys",),
     "groups": ("group_ids",),
     "results": ("groups_names",),
+    "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+    "results_by_partition": ("partitions",),
 }
 #: The field of a request's entry that a field of the answer repeats, where the names differ.
 _NAMES: Mapping[str, Sequence[str]] = {"partition_index": ("partition", "index"), "topic": ("name",)}
@@ -68,7 +70,7 @@ def _has_codes(value: Any) -> bool:
 
 
 def _value(field: Field, version: int, asked: Any, code: int) -> Any:
-    if field.name == "error_code":
+    if field.name in ("error_code", "partition_error_code"):
         return code
     if not isinstance(asked, Mapping):
         return asked if field.name in _PLAIN else _fallback(field)

@@ -1,4 +1,4 @@
-"""Reads the schema table: the indented text of ``schemas_*.py`` becomes :class:`Field` trees.
+"""Reads the schema table: the indented text of ``schemas.py`` becomes :class:`Field` trees.
 
 One line is one field::
 
