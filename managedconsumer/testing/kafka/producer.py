@@ -21,8 +21,6 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import compression
-from managedconsumer.wire.records import format as fmt
-from managedconsumer.wire.records.crc32c import crc32c
 from managedconsumer.wire.records.encode import Record, encode_batch
 
 __all__ = ["Producer", "Record", "encode_plain", "murmur2", "partition_for"]
@@ -40,25 +38,6 @@ _NOT_WRITTEN = frozenset(
         codes.UNKNOWN_TOPIC_ID,
     }
 )
-
-
-class _Varints(dict[int, bytes]):
-    """Zigzag varints by number; the small ones, which come again and again, are kept."""
-
-    def __missing__(self, number: int) -> bytes:
-        raw = number << 1 if number >= 0 else (-number << 1) - 1
-        out = bytearray()
-        while raw > 127:
-            out.append(raw & 127 | 128)
-            raw >>= 7
-        out.append(raw)
-        made = bytes(out)
-        if -65536 < number < 65536:
-            self[number] = made
-        return made
-
-
-_varints = _Varints()
 
 
 def murmur2(data: bytes) -> int:
@@ -85,29 +64,10 @@ def partition_for(key: bytes, partitions: int) -> int:
 def encode_plain(
     rows: Sequence[tuple[bytes | None, bytes | None, int]], codec: int | str = compression.NONE, base_offset: int = 0
 ) -> bytes:
-    """One batch of (key, value, timestamp in ms) without headers: what ``encode_batch`` makes, but faster."""
-    number = compression.codec_number(codec)
-    first = newest = rows[0][2]
-    parts: list[bytes] = []
-    add, varint = parts.append, _varints
-    for delta, (key, value, timestamp) in enumerate(rows):
-        newest = max(newest, timestamp)
-        head = varint[timestamp - first] + varint[delta]
-        middle = b"\1" if key is None else varint[len(key)] + key
-        tail = b"\1" if value is None else varint[len(value)] + value
-        # 2: the attributes in front, the number of headers (none) behind.
-        add(varint[len(head) + len(middle) + len(tail) + 2])
-        add(b"\0%b%b%b\0" % (head, middle, tail))
-    body = b"".join(parts)
-    if number:
-        body = compression.compress(number, body)
-    size = fmt.HEADER_BYTES - fmt.PREFIX_BYTES + len(body)
-    last = len(rows) - 1
-    header = bytearray(
-        fmt.HEADER.pack(base_offset, size, 0, 2, 0, number, last, first, newest, -1, -1, -1, len(rows)),
+    """One batch of (key, value, timestamp in ms) without headers."""
+    return encode_batch(
+        [(value, key, timestamp, (), None) for key, value, timestamp in rows], codec=codec, base_offset=base_offset
     )
-    header[17:21] = crc32c(bytes(header[fmt.CRC_FROM :]) + body).to_bytes(4, "big")
-    return bytes(header) + body
 
 
 class _Sent(NamedTuple):
@@ -195,9 +155,7 @@ class Producer:
 
     def encode(self, records: Sequence[Record]) -> bytes:
         """One batch in this producer's codec."""
-        if any(record.headers or record.offset_delta is not None for record in records):
-            return encode_batch(records, codec=self.codec)
-        return encode_plain([(record.key, record.value, record.timestamp) for record in records], self.codec)
+        return encode_batch(records, codec=self.codec)
 
     # -- batch by batch -------------------------------------------------------------------------------
 
