@@ -117,6 +117,7 @@ def test_the_versions_are_those_of_kafka_4_3_down_to_what_kafka_4_still_answers(
         "SaslHandshake": (0, 1, None),
         "ApiVersions": (0, 4, 3),
         "CreateTopics": (2, 7, 5),
+        "CreatePartitions": (0, 3, 2),
         "DeleteTopics": (1, 6, 4),
         "DeleteRecords": (0, 2, 2),
         "OffsetForLeaderEpoch": (2, 4, 4),

@@ -852,6 +852,30 @@ CREATE_TOPICS = Api(
     """,
 )
 
+# Only the dev broker sends it.
+CREATE_PARTITIONS = Api(
+    "CreatePartitions",
+    37,
+    versions="0-3",
+    flexible="2+",
+    request="""
+        topics              []
+            name            string
+            count           int32
+            assignments     []?      = null
+                broker_ids  [int32]
+        timeout_ms          int32    = 60000
+        validate_only       bool     = false
+    """,
+    response="""
+        throttle_time_ms   int32    = 0
+        results            []
+            name           string
+            error_code     int16    = 0
+            error_message  string?  = null
+    """,
+)
+
 DELETE_TOPICS = Api(
     "DeleteTopics",
     20,
