@@ -793,7 +793,7 @@ WIRE = [
     ),
     Mutant(
         "an aborted transaction that begins at a batch's last offset",
-        "managedconsumer/wire/records/_aborts_py.py",
+        "managedconsumer/wire/records/_batches_py.py",
         "while self._later and self._later[-1][1] <= batch.last_offset:",
         "while self._later and self._later[-1][1] < batch.last_offset:",
         ("tests/wire/test_records.py",),
