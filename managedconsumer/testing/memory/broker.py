@@ -145,9 +145,9 @@ class MemoryBroker:
         self._wake()
 
     def _come_back(self, node: int) -> None:
-        if self._server is not None and not self._nodes.is_up(node):
+        if self._server is not None and node in self._nodes.down:
             self._server.open(node, self._ports[node])
-        self._nodes.bring_up(node)
+        self._nodes.down.discard(node)
 
     # -- topics ---------------------------------------------------------------------------------------
 
@@ -357,17 +357,17 @@ class MemoryBroker:
 
     def heal(self) -> None:
         """Cancel every fault that fail_next(), delay_next() and drop_next() have made."""
-        self._do(self._handlers.faults.clear)
+        self._do(self._handlers.clear_faults)
 
     def _fault(self, fault: Fault) -> Fault:
-        self._do(lambda: self._handlers.faults.add(fault))
+        self._do(lambda: self._handlers.add_fault(fault))
         return fault
 
     # -- requests, in the server's thread ---------------------------------------------------------------
 
     def _receive(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
         """Pass a request on to :meth:`_handle`, after the login and the faults."""
-        fault = self._handlers.faults.meet(header.api, body)
+        fault = self._handlers.fault_of(header.api, body)
         if fault is None:
             self._admit(peer, header, body, answer)
         elif fault.code:

@@ -8,7 +8,7 @@ from managedconsumer import codes
 from managedconsumer.testing.memory import lookups
 from managedconsumer.testing.memory.api_versions import MODERN_HEARTBEAT_KEY, api_keys
 from managedconsumer.testing.memory.consumer_group import ModernGroup
-from managedconsumer.testing.memory.faults import Faults
+from managedconsumer.testing.memory.faults import Fault
 from managedconsumer.testing.memory.group import Timer
 from managedconsumer.testing.memory.groups import Groups
 from managedconsumer.testing.memory.logs import Topics
@@ -17,6 +17,7 @@ from managedconsumer.testing.memory.nodes import Nodes
 from managedconsumer.testing.memory.refusals import refusal
 from managedconsumer.testing.memory.transactions import Coordinator
 from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol.api import Api
 
 Body = dict[str, Any]
 _S = schemas
@@ -61,7 +62,7 @@ class RequestHandlers:
         self.topics = topics = Topics(nodes)
         self.groups = groups = Groups(topics, now, after, delay, interval)
         self.transactions = Coordinator(topics, groups, now, after, written)
-        self.faults = Faults()
+        self._faults: list[Fault] = []
         self._without = () if modern else (MODERN_HEARTBEAT_KEY, _S.CONSUMER_GROUP_DESCRIBE.key)
         self._answers: Mapping[int, Callable[[Request], Body]] = {
             _S.API_VERSIONS.key: lambda _request: {"error_code": 0, "api_keys": api_keys(self._without)},
@@ -92,6 +93,25 @@ class RequestHandlers:
             _S.TXN_OFFSET_COMMIT.key: self.transactions.commit_offsets,
             _S.END_TXN.key: self.transactions.end,
         }
+
+    # -- faults ---------------------------------------------------------------------------------------
+
+    def add_fault(self, fault: Fault) -> None:
+        """Add a rule; the first one that concerns a request counts."""
+        self._faults.append(fault)
+
+    def clear_faults(self) -> None:
+        """Cancel all rules."""
+        for fault in self._faults:
+            fault.cancel()
+
+    def fault_of(self, api: Api, body: Body) -> Fault | None:
+        """Return the rule for a request, or None."""
+        found = next((fault for fault in self._faults if fault.meets(api, body)), None)
+        self._faults = [fault for fault in self._faults if fault.times != 0]
+        return found
+
+    # -- requests -------------------------------------------------------------------------------------
 
     def refuse(self, request: Request) -> Body | None:
         """Return the response to a request that the wrong node has received; None if it is the right one."""
@@ -159,7 +179,7 @@ class RequestHandlers:
         """Let another node coordinate a group (None: the next one that is up)."""
         target = self.nodes.other(self.nodes.coordinator(name)) if node is None else node
         if target is not None:
-            self.nodes.move_coordinator(name, target)
+            self.nodes.coordinators[name] = target
         group = self.groups.known.get(name)
         if group is not None:
             group.move()
@@ -174,7 +194,7 @@ class RequestHandlers:
             for name in self.groups.known:
                 if self.nodes.coordinator(name) == node:
                     self.move_group(name, heir)
-        self.nodes.take_down(node)
+        self.nodes.down.add(node)
 
     def reload(self) -> None:
         """Load groups and transactions again, and restart their timers, after all nodes were away."""

@@ -1,7 +1,9 @@
 """The schema table: every request that this client, its tools or its tests send, Kafka 2.1 to 4.3.
 
-:mod:`managedconsumer.wire.protocol.table` says how to read it. First versions are those that Kafka 4 still answers
-(KIP-896), which every broker since 2.1 answers too; last versions are Kafka 4.3's.
+A paragraph of the table is a request: its name, key, versions, and flexible versions, then its fields
+(:mod:`managedconsumer.wire.protocol.table`). :class:`~managedconsumer.wire.protocol.api.Api` explains ``since`` and
+``asked_from``. First versions are those that Kafka 4 still answers (KIP-896), as does every broker since 2.1; last
+versions are Kafka 4.3's.
 """
 
 from __future__ import annotations
@@ -10,18 +12,14 @@ from typing import Final
 
 from managedconsumer.wire.protocol.api import Api
 
-# --- the cluster and the login ---
+_TABLE: Final = """
+# The cluster and the login.
 
-API_VERSIONS = Api(
-    "ApiVersions",
-    18,
-    versions="0-4",
-    flexible="3+",
-    request="""
+ApiVersions 18  versions 0-4  flexible 3+
+    request
         client_software_name     string  3+
         client_software_version  string  3+
-    """,
-    response="""
+    response
         error_code                int16              = 0
         api_keys                  []
             api_key               int16
@@ -38,55 +36,33 @@ API_VERSIONS = Api(
             max_version_level     int16
             min_version_level     int16
         zk_migration_ready        bool    3+  tag 3  = false
-    """,
-)
 
-SASL_HANDSHAKE = Api(
-    "SaslHandshake",
-    17,
-    versions="0-1",
-    flexible="none",
-    request="""
+SaslHandshake 17  versions 0-1  flexible none
+    request
         mechanism  string
-    """,
-    response="""
+    response
         error_code  int16     = 0
         mechanisms  [string]
-    """,
-)
 
-SASL_AUTHENTICATE = Api(
-    "SaslAuthenticate",
-    36,
-    versions="0-2",
-    flexible="2+",
-    request="""
+SaslAuthenticate 36  versions 0-2  flexible 2+
+    request
         auth_bytes  bytes
-    """,
-    response="""
+    response
         error_code           int16        = 0
         error_message        string?      = null
         auth_bytes           bytes
         session_lifetime_ms  int64    1+  = 0
-    """,
-)
 
-METADATA = Api(
-    "Metadata",
-    3,
-    versions="0-13",
-    # Below it asking about a topic may create the topic, and nothing in the request can forbid that.
-    asked_from=4,
-    flexible="9+",
-    request="""
+Metadata 3  versions 0-13  flexible 9+
+    asked_from 4  # asking in an older version may create the topic, and nothing in the request can forbid that
+    request
         topics                                 []?1+
             topic_id                           uuid        10+   = zero
             name                               string?10+
         allow_auto_topic_creation              bool        4+    = true   needed
         include_cluster_authorized_operations  bool        8-10  = false  needed
         include_topic_authorized_operations    bool        8+    = false  needed
-    """,
-    response="""
+    response
         throttle_time_ms                 int32       3+    = 0
         brokers                          []
             node_id                      int32
@@ -111,22 +87,15 @@ METADATA = Api(
             topic_authorized_operations  int32       8+    = -2147483648  needed
         cluster_authorized_operations    int32       8-10  = -2147483648  needed
         error_code                       int16       13+   = 0
-    """,
-)
 
 # Only other clients send it, to the in-memory broker.
-DESCRIBE_CLUSTER = Api(
-    "DescribeCluster",
-    60,
-    versions="0-2",
-    flexible="0+",
-    since="2.8",
-    request="""
+DescribeCluster 60  versions 0-2  flexible 0+
+    since 2.8
+    request
         include_cluster_authorized_operations  bool      = false
         endpoint_type                          int8  1+  = 1      needed
         include_fenced_brokers                 bool  2+  = false  needed
-    """,
-    response="""
+    response
         throttle_time_ms               int32        = 0
         error_code                     int16        = 0
         error_message                  string?      = null
@@ -140,17 +109,11 @@ DESCRIBE_CLUSTER = Api(
             rack                       string?      = null
             is_fenced                  bool     2+  = false  needed
         cluster_authorized_operations  int32        = -2147483648
-    """,
-)
 
-# --- records and offsets in logs ---
+# Records and offsets in logs.
 
-FETCH = Api(
-    "Fetch",
-    1,
-    versions="4-18",
-    flexible="12+",
-    request="""
+Fetch 1  versions 4-18  flexible 12+
+    request
         cluster_id                    string?  12+   tag 0  = null
         replica_id                    int32    4-14         = -1  needed
         replica_state                 {}       15+   tag 1        needed
@@ -179,8 +142,7 @@ FETCH = Api(
             topic_id                  uuid     13+
             partitions                [int32]
         rack_id                       string   11+          = ""
-    """,
-    response="""
+    response
         throttle_time_ms                int32                  = 0
         error_code                      int16     7+           = 0
         session_id                      int32     7+           = 0   needed
@@ -212,15 +174,9 @@ FETCH = Api(
             host                        string
             port                        int32
             rack                        string?                = null
-    """,
-)
 
-LIST_OFFSETS = Api(
-    "ListOffsets",
-    2,
-    versions="1-11",
-    flexible="6+",
-    request="""
+ListOffsets 2  versions 1-11  flexible 6+
+    request
         replica_id                    int32        = -1
         isolation_level               int8    2+   = 0  needed
         topics                        []
@@ -230,8 +186,7 @@ LIST_OFFSETS = Api(
                 current_leader_epoch  int32   4+   = -1
                 timestamp             int64
         timeout_ms                    int32   10+  = 30000
-    """,
-    response="""
+    response
         throttle_time_ms         int32   2+  = 0
         topics                   []
             name                 string
@@ -241,15 +196,9 @@ LIST_OFFSETS = Api(
                 timestamp        int64       = -1
                 offset           int64       = -1
                 leader_epoch     int32   4+  = -1  needed
-    """,
-)
 
-OFFSET_FOR_LEADER_EPOCH = Api(
-    "OffsetForLeaderEpoch",
-    23,
-    versions="2-4",
-    flexible="4+",
-    request="""
+OffsetForLeaderEpoch 23  versions 2-4  flexible 4+
+    request
         replica_id                    int32   3+  = -1
         topics                        []
             topic                     string
@@ -257,8 +206,7 @@ OFFSET_FOR_LEADER_EPOCH = Api(
                 partition             int32
                 current_leader_epoch  int32       = -1
                 leader_epoch          int32
-    """,
-    response="""
+    response
         throttle_time_ms      int32   = 0
         topics                []
             topic             string
@@ -267,15 +215,9 @@ OFFSET_FOR_LEADER_EPOCH = Api(
                 partition     int32
                 leader_epoch  int32   = -1
                 end_offset    int64   = -1
-    """,
-)
 
-PRODUCE = Api(
-    "Produce",
-    0,
-    versions="3-13",
-    flexible="9+",
-    request="""
+Produce 0  versions 3-13  flexible 9+
+    request
         transactional_id    string?         = null
         acks                int16
         timeout_ms          int32
@@ -285,8 +227,7 @@ PRODUCE = Api(
             partition_data  []
                 index       int32
                 records     records?
-    """,
-    response="""
+    response
         responses                              []
             name                               string   3-12
             topic_id                           uuid     13+
@@ -309,35 +250,22 @@ PRODUCE = Api(
             host                               string
             port                               int32
             rack                               string?               = null
-    """,
-)
 
 # Other clients' producers send this one and those of transactions to the in-memory broker.
-INIT_PRODUCER_ID = Api(
-    "InitProducerId",
-    22,
-    versions="0-5",
-    flexible="2+",
-    request="""
+InitProducerId 22  versions 0-5  flexible 2+
+    request
         transactional_id        string?
         transaction_timeout_ms  int32
         producer_id             int64    3+  = -1  needed
         producer_epoch          int16    3+  = -1  needed
-    """,
-    response="""
+    response
         throttle_time_ms  int32  = 0
         error_code        int16  = 0
         producer_id       int64  = -1
         producer_epoch    int16
-    """,
-)
 
-ADD_PARTITIONS_TO_TXN = Api(
-    "AddPartitionsToTxn",
-    24,
-    versions="0-5",
-    flexible="3+",
-    request="""
+AddPartitionsToTxn 24  versions 0-5  flexible 3+
+    request
         transactions                   []        4+
             transactional_id           string
             producer_id                int64
@@ -352,8 +280,7 @@ ADD_PARTITIONS_TO_TXN = Api(
         v3_and_below_topics            []        0-3
             name                       string
             partitions                 [int32]
-    """,
-    response="""
+    response
         throttle_time_ms                  int32        = 0
         error_code                        int16   4+   = 0
         results_by_transaction            []      4+
@@ -368,58 +295,37 @@ ADD_PARTITIONS_TO_TXN = Api(
             results_by_partition          []
                 partition_index           int32
                 partition_error_code      int16        = 0
-    """,
-)
 
-ADD_OFFSETS_TO_TXN = Api(
-    "AddOffsetsToTxn",
-    25,
-    versions="0-4",
-    flexible="3+",
-    request="""
+AddOffsetsToTxn 25  versions 0-4  flexible 3+
+    request
         transactional_id  string
         producer_id       int64
         producer_epoch    int16
         group_id          string
-    """,
-    response="""
+    response
         throttle_time_ms  int32  = 0
         error_code        int16  = 0
-    """,
-)
 
-END_TXN = Api(
-    "EndTxn",
-    26,
-    versions="0-5",
-    flexible="3+",
-    request="""
+EndTxn 26  versions 0-5  flexible 3+
+    request
         transactional_id  string
         producer_id       int64
         producer_epoch    int16
         committed         bool
-    """,
-    response="""
+    response
         throttle_time_ms  int32      = 0
         error_code        int16      = 0
         producer_id       int64  5+  = -1
         producer_epoch    int16  5+  = -1
-    """,
-)
 
-# --- members of groups, committed offsets ---
+# Members of groups, committed offsets.
 
-FIND_COORDINATOR = Api(
-    "FindCoordinator",
-    10,
-    versions="0-6",
-    flexible="3+",
-    request="""
+FindCoordinator 10  versions 0-6  flexible 3+
+    request
         key               string    0-3
         key_type          int8      1+   = 0  needed
         coordinator_keys  [string]  4+
-    """,
-    response="""
+    response
         throttle_time_ms   int32    1+   = 0
         error_code         int16    0-3  = 0  needed
         error_message      string?  1-3  = null
@@ -433,15 +339,9 @@ FIND_COORDINATOR = Api(
             port           int32
             error_code     int16         = 0
             error_message  string?       = null
-    """,
-)
 
-JOIN_GROUP = Api(
-    "JoinGroup",
-    11,
-    versions="0-9",
-    flexible="6+",
-    request="""
+JoinGroup 11  versions 0-9  flexible 6+
+    request
         group_id              string
         session_timeout_ms    int32
         rebalance_timeout_ms  int32    1+  = -1
@@ -452,8 +352,7 @@ JOIN_GROUP = Api(
             name              string
             metadata          bytes
         reason                string?  8+  = null
-    """,
-    response="""
+    response
         throttle_time_ms       int32      2+  = 0
         error_code             int16          = 0
         generation_id          int32          = -1
@@ -466,15 +365,9 @@ JOIN_GROUP = Api(
             member_id          string
             group_instance_id  string?    5+  = null
             metadata           bytes
-    """,
-)
 
-SYNC_GROUP = Api(
-    "SyncGroup",
-    14,
-    versions="0-5",
-    flexible="4+",
-    request="""
+SyncGroup 14  versions 0-5  flexible 4+
+    request
         group_id           string
         generation_id      int32
         member_id          string
@@ -484,62 +377,41 @@ SYNC_GROUP = Api(
         assignments        []           = []
             member_id      string
             assignment     bytes
-    """,
-    response="""
+    response
         throttle_time_ms  int32    1+  = 0
         error_code        int16        = 0
         protocol_type     string?  5+  = null
         protocol_name     string?  5+  = null
         assignment        bytes
-    """,
-)
 
-HEARTBEAT = Api(
-    "Heartbeat",
-    12,
-    versions="0-4",
-    flexible="4+",
-    request="""
+Heartbeat 12  versions 0-4  flexible 4+
+    request
         group_id           string
         generation_id      int32
         member_id          string
         group_instance_id  string?  3+  = null  needed
-    """,
-    response="""
+    response
         throttle_time_ms  int32  1+  = 0
         error_code        int16      = 0
-    """,
-)
 
-LEAVE_GROUP = Api(
-    "LeaveGroup",
-    13,
-    versions="0-5",
-    flexible="4+",
-    request="""
+LeaveGroup 13  versions 0-5  flexible 4+
+    request
         group_id               string
         member_id              string   0-2
         members                []       3+
             member_id          string
             group_instance_id  string?       = null
             reason             string?  5+   = null
-    """,
-    response="""
+    response
         throttle_time_ms       int32    1+  = 0
         error_code             int16        = 0
         members                []       3+    needed
             member_id          string
             group_instance_id  string?
             error_code         int16        = 0
-    """,
-)
 
-OFFSET_COMMIT = Api(
-    "OffsetCommit",
-    8,
-    versions="2-10",
-    flexible="8+",
-    request="""
+OffsetCommit 8  versions 2-10  flexible 8+
+    request
         group_id                        string
         generation_id_or_member_epoch   int32         = -1
         member_id                       string
@@ -553,8 +425,7 @@ OFFSET_COMMIT = Api(
                 committed_offset        int64
                 committed_leader_epoch  int32    6+   = -1
                 committed_metadata      string?       = ""
-    """,
-    response="""
+    response
         throttle_time_ms         int32   3+   = 0
         topics                   []
             name                 string  2-9
@@ -562,15 +433,9 @@ OFFSET_COMMIT = Api(
             partitions           []
                 partition_index  int32
                 error_code       int16        = 0
-    """,
-)
 
-TXN_OFFSET_COMMIT = Api(
-    "TxnOffsetCommit",
-    28,
-    versions="0-5",
-    flexible="3+",
-    request="""
+TxnOffsetCommit 28  versions 0-5  flexible 3+
+    request
         transactional_id                string
         group_id                        string
         producer_id                     int64
@@ -585,23 +450,16 @@ TXN_OFFSET_COMMIT = Api(
                 committed_offset        int64
                 committed_leader_epoch  int32    2+  = -1
                 committed_metadata      string?
-    """,
-    response="""
+    response
         throttle_time_ms         int32   = 0
         topics                   []
             name                 string
             partitions           []
                 partition_index  int32
                 error_code       int16   = 0
-    """,
-)
 
-OFFSET_FETCH = Api(
-    "OffsetFetch",
-    9,
-    versions="1-10",
-    flexible="6+",
-    request="""
+OffsetFetch 9  versions 1-10  flexible 6+
+    request
         group_id                   string   1-7
         topics                     []?2+    1-7
             name                   string
@@ -615,8 +473,7 @@ OFFSET_FETCH = Api(
                 topic_id           uuid     10+
                 partition_indexes  [int32]
         require_stable             bool     7+   = false
-    """,
-    response="""
+    response
         throttle_time_ms                    int32    3+   = 0
         topics                              []       1-7    needed
             name                            string
@@ -639,16 +496,10 @@ OFFSET_FETCH = Api(
                     metadata                string?
                     error_code              int16         = 0
             error_code                      int16         = 0
-    """,
-)
 
-CONSUMER_GROUP_HEARTBEAT = Api(
-    "ConsumerGroupHeartbeat",
-    68,
-    versions="0-1",
-    flexible="0+",
-    since="4.0 (KIP-848; in 3.7 to 3.9 as a preview that is off by default)",
-    request="""
+ConsumerGroupHeartbeat 68  versions 0-1  flexible 0+
+    since 4.0 (KIP-848; in 3.7 to 3.9 as a preview that is off by default)
+    request
         group_id                string
         member_id               string
         member_epoch            int32
@@ -661,8 +512,7 @@ CONSUMER_GROUP_HEARTBEAT = Api(
         topic_partitions        []?            = null
             topic_id            uuid
             partitions          [int32]
-    """,
-    response="""
+    response
         throttle_time_ms       int32    = 0
         error_code             int16    = 0
         error_message          string?  = null
@@ -673,21 +523,14 @@ CONSUMER_GROUP_HEARTBEAT = Api(
             topic_partitions   []
                 topic_id       uuid
                 partitions     [int32]
-    """,
-)
 
-# --- tools: groups and topics ---
+# Tools: groups and topics.
 
-DESCRIBE_GROUPS = Api(
-    "DescribeGroups",
-    15,
-    versions="0-6",
-    flexible="5+",
-    request="""
+DescribeGroups 15  versions 0-6  flexible 5+
+    request
         groups                         [string]
         include_authorized_operations  bool      3+  = false  needed
-    """,
-    response="""
+    response
         throttle_time_ms           int32    1+  = 0
         groups                     []
             error_code             int16        = 0
@@ -704,19 +547,12 @@ DESCRIBE_GROUPS = Api(
                 member_metadata    bytes
                 member_assignment  bytes
             authorized_operations  int32    3+  = -2147483648  needed
-    """,
-)
 
-LIST_GROUPS = Api(
-    "ListGroups",
-    16,
-    versions="0-5",
-    flexible="3+",
-    request="""
+ListGroups 16  versions 0-5  flexible 3+
+    request
         states_filter  [string]  4+  = []  needed
         types_filter   [string]  5+  = []  needed
-    """,
-    response="""
+    response
         throttle_time_ms   int32   1+  = 0
         error_code         int16       = 0
         groups             []
@@ -724,21 +560,14 @@ LIST_GROUPS = Api(
             protocol_type  string
             group_state    string  4+
             group_type     string  5+
-    """,
-)
 
 # For the look-up of a KIP-848 group by tools; the tests ask brokers by it.
-CONSUMER_GROUP_DESCRIBE = Api(
-    "ConsumerGroupDescribe",
-    69,
-    versions="0-1",
-    flexible="0+",
-    since="4.0 (KIP-848)",
-    request="""
+ConsumerGroupDescribe 69  versions 0-1  flexible 0+
+    since 4.0 (KIP-848)
+    request
         group_ids                      [string]
         include_authorized_operations  bool      = false
-    """,
-    response="""
+    response
         throttle_time_ms                int32         = 0
         groups                          []
             error_code                  int16         = 0
@@ -769,41 +598,27 @@ CONSUMER_GROUP_DESCRIBE = Api(
                         partitions      [int32]
                 member_type             int8      1+  = -1
             authorized_operations       int32         = -2147483648
-    """,
-)
 
 # Only other clients send it, to the in-memory broker.
-DELETE_GROUPS = Api(
-    "DeleteGroups",
-    42,
-    versions="0-2",
-    flexible="2+",
-    request="""
+DeleteGroups 42  versions 0-2  flexible 2+
+    request
         groups_names  [string]
-    """,
-    response="""
+    response
         throttle_time_ms  int32   = 0
         results           []
             group_id      string
             error_code    int16   = 0
-    """,
-)
 
 # Only other clients send it, to the in-memory broker.
-OFFSET_DELETE = Api(
-    "OffsetDelete",
-    47,
-    versions="0",
-    flexible="none",
-    since="2.4",
-    request="""
+OffsetDelete 47  versions 0  flexible none
+    since 2.4
+    request
         group_id                 string
         topics                   []
             name                 string
             partitions           []
                 partition_index  int32
-    """,
-    response="""
+    response
         error_code               int16   = 0
         throttle_time_ms         int32   = 0
         topics                   []
@@ -811,15 +626,9 @@ OFFSET_DELETE = Api(
             partitions           []
                 partition_index  int32
                 error_code       int16   = 0
-    """,
-)
 
-CREATE_TOPICS = Api(
-    "CreateTopics",
-    19,
-    versions="2-7",
-    flexible="5+",
-    request="""
+CreateTopics 19  versions 2-7  flexible 5+
+    request
         topics                   []
             name                 string
             num_partitions       int32
@@ -832,8 +641,7 @@ CREATE_TOPICS = Api(
                 value            string?
         timeout_ms               int32    = 60000
         validate_only            bool     = false
-    """,
-    response="""
+    response
         throttle_time_ms             int32               = 0
         topics                       []
             name                     string
@@ -849,16 +657,10 @@ CREATE_TOPICS = Api(
                 read_only            bool                = false
                 config_source        int8                = -1
                 is_sensitive         bool                = false
-    """,
-)
 
 # Only the dev broker sends it.
-CREATE_PARTITIONS = Api(
-    "CreatePartitions",
-    37,
-    versions="0-3",
-    flexible="2+",
-    request="""
+CreatePartitions 37  versions 0-3  flexible 2+
+    request
         topics              []
             name            string
             count           int32
@@ -866,53 +668,38 @@ CREATE_PARTITIONS = Api(
                 broker_ids  [int32]
         timeout_ms          int32    = 60000
         validate_only       bool     = false
-    """,
-    response="""
+    response
         throttle_time_ms   int32    = 0
         results            []
             name           string
             error_code     int16    = 0
             error_message  string?  = null
-    """,
-)
 
-DELETE_TOPICS = Api(
-    "DeleteTopics",
-    20,
-    versions="1-6",
-    flexible="4+",
-    request="""
+DeleteTopics 20  versions 1-6  flexible 4+
+    request
         topics        []        6+     needed
             name      string?        = null
             topic_id  uuid           = zero
         topic_names   [string]  1-5
         timeout_ms    int32          = 60000
-    """,
-    response="""
+    response
         throttle_time_ms   int32          = 0
         responses          []
             name           string?6+
             topic_id       uuid       6+  = zero
             error_code     int16          = 0
             error_message  string?    5+  = null
-    """,
-)
 
 # Only tests send it: the log's start moves.
-DELETE_RECORDS = Api(
-    "DeleteRecords",
-    21,
-    versions="0-2",
-    flexible="2+",
-    request="""
+DeleteRecords 21  versions 0-2  flexible 2+
+    request
         topics                   []
             name                 string
             partitions           []
                 partition_index  int32
                 offset           int64
         timeout_ms               int32
-    """,
-    response="""
+    response
         throttle_time_ms         int32   = 0
         topics                   []
             name                 string
@@ -920,8 +707,60 @@ DELETE_RECORDS = Api(
                 partition_index  int32
                 low_watermark    int64
                 error_code       int16   = 0
-    """,
-)
+"""
 
-APIS: Final[dict[int, Api]] = {each.key: each for each in tuple(globals().values()) if isinstance(each, Api)}
+
+def _read(block: str) -> Api:
+    """Make the request that one paragraph of the table describes."""
+    head, _, rest = block.partition("\n    request\n")
+    request, _, response = rest.partition("\n    response\n")
+    title, *more = (line for line in head.splitlines() if not line.startswith("#"))
+    name, key, _, versions, _, flexible = title.split()
+    told = dict(line.split(maxsplit=1) for line in more)
+    return Api(
+        name,
+        int(key),
+        versions=versions,
+        flexible=flexible,
+        request=request,
+        response=response,
+        since=told.get("since"),
+        asked_from=int(told.get("asked_from", "0").split()[0]),
+    )
+
+
+_APIS: Final = {each.name: each for each in map(_read, (b for b in _TABLE.strip().split("\n\n") if "\n" in b))}
+APIS: Final[dict[int, Api]] = {each.key: each for each in _APIS.values()}
 """Kafka's api key -> request."""
+
+API_VERSIONS: Final = _APIS["ApiVersions"]
+SASL_HANDSHAKE: Final = _APIS["SaslHandshake"]
+SASL_AUTHENTICATE: Final = _APIS["SaslAuthenticate"]
+METADATA: Final = _APIS["Metadata"]
+DESCRIBE_CLUSTER: Final = _APIS["DescribeCluster"]
+FETCH: Final = _APIS["Fetch"]
+LIST_OFFSETS: Final = _APIS["ListOffsets"]
+OFFSET_FOR_LEADER_EPOCH: Final = _APIS["OffsetForLeaderEpoch"]
+PRODUCE: Final = _APIS["Produce"]
+INIT_PRODUCER_ID: Final = _APIS["InitProducerId"]
+ADD_PARTITIONS_TO_TXN: Final = _APIS["AddPartitionsToTxn"]
+ADD_OFFSETS_TO_TXN: Final = _APIS["AddOffsetsToTxn"]
+END_TXN: Final = _APIS["EndTxn"]
+FIND_COORDINATOR: Final = _APIS["FindCoordinator"]
+JOIN_GROUP: Final = _APIS["JoinGroup"]
+SYNC_GROUP: Final = _APIS["SyncGroup"]
+HEARTBEAT: Final = _APIS["Heartbeat"]
+LEAVE_GROUP: Final = _APIS["LeaveGroup"]
+OFFSET_COMMIT: Final = _APIS["OffsetCommit"]
+TXN_OFFSET_COMMIT: Final = _APIS["TxnOffsetCommit"]
+OFFSET_FETCH: Final = _APIS["OffsetFetch"]
+CONSUMER_GROUP_HEARTBEAT: Final = _APIS["ConsumerGroupHeartbeat"]
+DESCRIBE_GROUPS: Final = _APIS["DescribeGroups"]
+LIST_GROUPS: Final = _APIS["ListGroups"]
+CONSUMER_GROUP_DESCRIBE: Final = _APIS["ConsumerGroupDescribe"]
+DELETE_GROUPS: Final = _APIS["DeleteGroups"]
+OFFSET_DELETE: Final = _APIS["OffsetDelete"]
+CREATE_TOPICS: Final = _APIS["CreateTopics"]
+CREATE_PARTITIONS: Final = _APIS["CreatePartitions"]
+DELETE_TOPICS: Final = _APIS["DeleteTopics"]
+DELETE_RECORDS: Final = _APIS["DeleteRecords"]
