@@ -1,4 +1,4 @@
-"""How ``check_store`` writes to and reads from the stores of this package."""
+"""Writes to and reads from the stores of this package, for ``check_store``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TABLE = "check_store_results"
 
 
 class Kind(NamedTuple):
-    """``write(handle, messages)`` and ``read()``; ``keep()`` gives a function that puts back what is there now."""
+    """``write(handle, messages)`` and ``read()``; ``keep()`` returns a function that restores the present content."""
 
     write: Callable[[Any, list[Message]], object]
     read: Callable[[], Iterable[bytes]]

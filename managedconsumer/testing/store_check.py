@@ -42,7 +42,7 @@ def check_store(
 
     ``store_factory()`` makes a store object as a new process would: all of them work on the same database, which may
     hold other groups' data. ``write(handle, messages)`` stores each message's ``value`` with what the transaction
-    gives; ``read()`` gives all values that were ever stored. Both may be left out for the stores of this package (an
+    yields; ``read()`` returns all values that were ever stored. Both may be left out for the stores of this package (an
     SQLStore writes to the table ``check_store_results`` then). ``keep()`` remembers the database as it is, and returns
     a function that puts it back, results and offsets, as a restored backup does; None: the database never loses
     anything, but an SQLStore does (with ``write`` and ``read`` left out). ``seed``: another number, other walks.
@@ -343,7 +343,7 @@ class _Walk:
         self._claims(self.chance.choice(self.of(group)), tps, self.generation(group) + 1)
 
     def _lose(self, owner: _Member, tps: list[TopicPartition]) -> None:
-        """The database loses its last transactions, perhaps a claim, too: nobody may go on behind them."""
+        """The database loses its last transactions, perhaps a claim, too: no member may store behind them."""
         group = owner.group
         if self.keep is None:
             return
@@ -519,7 +519,7 @@ class _Walk:
 
 
 class _Call:
-    """A call in a thread of its own."""
+    """A call in its own thread."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call

@@ -44,9 +44,9 @@ def linked(path: Path) -> Path:
 
 
 HOSTILE = [
-    pytest.param(by_stranger, "belongs to somebody else .user id 12345", marks=as_root),
-    pytest.param(linked, "is a symbolic link that belongs to somebody else .user id 12345", marks=as_root),
-    pytest.param(writable, "can be written by everybody .mode 0777"),
+    pytest.param(by_stranger, "belongs to another user .user id 12345", marks=as_root),
+    pytest.param(linked, "is a symbolic link that belongs to another user .user id 12345", marks=as_root),
+    pytest.param(writable, "can be written by every user .mode 0777"),
 ]
 Make = Callable[[Path], Path]
 
@@ -83,7 +83,7 @@ def test_what_others_can_change_is_refused(make: Make, said: str, tmp_path: Path
 def test_a_way_through_a_directory_where_everybody_can_rename_is_refused(tmp_path: Path) -> None:
     open_to_all = writable(tmp_path / "open")
     ours = open_to_all / "ours"
-    with pytest.raises(NotOurs, match=f"everybody can rename what is in {open_to_all}"):
+    with pytest.raises(NotOurs, match=f"every user can rename what is in {open_to_all}"):
         own_directory(ours)
     assert not ours.exists(), "it is not even made"
     open_to_all.chmod(0o1777)  # as /tmp is

@@ -1,8 +1,8 @@
-"""A small producer: for tests, benchmarks and the demo. This package consumes; it does not want to be your producer.
+"""A small producer for tests, benchmarks and the demo; it is not for applications.
 
-Batches of thousands of records go out with ``acks=all``, several on their way at once, a million small records in a few
-seconds. It sends again only what a broker has certainly not written (it does not lead the partition): what a broken
-connection leaves open is raised, and the caller, who may know the topic's end offsets, decides.
+It sends batches of thousands of records with ``acks=all``, several at a time: a million small records in a few seconds.
+It sends again only what a broker has certainly not written (it does not lead the partition). A broken connection is
+raised, and the caller decides.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOPIC_ID_VERSION = 13
 _MOST_IN_FLIGHT = 4
 _TRIES = 25
 _BACKOFF_S = 0.2
-# The broker has not looked at the records: a new topic, or a leader that moved.
+# The broker has not written the records: the topic is new, or its leader has moved.
 _NOT_WRITTEN = frozenset(
     {
         codes.UNKNOWN_TOPIC_OR_PARTITION,
@@ -108,12 +108,12 @@ class Producer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; what is on its way may or may not arrive (call :meth:`flush` before)."""
+        """Close the connections; call :meth:`flush` before, or records may be lost."""
         self._waiting.clear()
         self.cluster.close()
 
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has; waits for a topic that is being made, raises what is wrong with it."""
+        """Return the number of the topic's partitions; waits for a new topic, raises the topic's error."""
         info = None
         for _ in range(_TRIES):
             snapshot = self.cluster.refresh([topic])

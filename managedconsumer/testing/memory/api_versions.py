@@ -1,4 +1,4 @@
-"""The in-memory broker's API versions: topics by name in commits (ids came later), groups of both kinds."""
+"""The API versions of the in-memory broker: those with topic names in commits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
 
 
 def api_keys(without: tuple[int, ...] = ()) -> list[dict[str, int]]:
-    """ApiVersions' list."""
+    """Return the list for ApiVersions."""
     return [
         {"api_key": key, "min_version": low, "max_version": high}
         for key, (low, high) in VERSIONS.items()

@@ -50,11 +50,11 @@ class ClassicGroup(Group):
     # -- questions ------------------------------------------------------------------------------------
 
     def accepts(self, member_id: str, generation: int) -> bool:
-        """True while a commit by this member of this generation is not fenced."""
+        """Return whether a commit by this member of this generation is valid."""
         return member_id in self.members and generation == self.generation
 
     def check(self, body: Body, generation: int | None) -> int:
-        """The error code of a request by a member: known, not fenced, of the current generation; or 0."""
+        """Return the error code for a member that is unknown, fenced, or of another generation; or 0."""
         member_id, instance = body["member_id"], body.get("group_instance_id")
         if instance is not None and self.static.get(instance) != member_id:
             return codes.FENCED_INSTANCE_ID if instance in self.static else codes.UNKNOWN_MEMBER_ID
@@ -65,7 +65,7 @@ class ClassicGroup(Group):
     # -- JoinGroup ------------------------------------------------------------------------------------
 
     def join(self, body: Body, reply: Reply) -> None:
-        """Answered when everybody has joined, or the slowest has had its time."""
+        """JoinGroup; answered when all members have joined, or the rebalance timeout is over."""
         if not acceptable(body, self.kind, self.members.values()):
             reply(join_error(codes.INCONSISTENT_GROUP_PROTOCOL, body["member_id"]))
         elif not body["member_id"]:
@@ -99,7 +99,7 @@ class ClassicGroup(Group):
             self._maybe_complete()
 
     def _replace_static(self, member_id: str, body: Body, reply: Reply) -> None:
-        """KIP-345: the instance is back under a new id; the old id is fenced."""
+        """The instance joins with a new member id, and the old id is fenced (KIP-345)."""
         old = self.members.pop(self.static[body["group_instance_id"]])
         old.refuse(codes.FENCED_INSTANCE_ID)
         member = MemberEntry(member_id, body)
@@ -110,11 +110,11 @@ class ClassicGroup(Group):
         if was_leader:
             self.leader = member_id
         self._touch(member)
-        # What else it offers may be new: Kafka looks at the assignor only.
+        # Kafka compares the chosen assignor only.
         if self.state is _S.STABLE and vote(self.members.values()) == self.protocol:
             self._save()
             answer = self._join_answer(member)
-            # KIP-814: the new leader knows the members and need not compute.
+            # The new leader gets the members, and does not assign (KIP-814).
             reply({**answer, "skip_assignment": was_leader, "leader_before": old.id})
         else:
             member.join = reply
@@ -190,13 +190,13 @@ class ClassicGroup(Group):
         self._round += 1
         if not self.members:
             self.leader = self.protocol = None
-            self._move(_S.EMPTY, "nobody left")
+            self._move(_S.EMPTY, "no members")
             self._save()
             return
         if self.leader not in self.members or self.members[self.leader].join is None:
             self.leader = next(member.id for member in self.members.values() if member.join is not None)
         self.protocol = vote(self.members.values())
-        self._move(_S.COMPLETING, "everybody has joined")
+        self._move(_S.COMPLETING, "all members have joined")
         current = self._round
         self._timer(max(m.rebalance for m in self.members.values()), lambda: self._sync_time_is_up(current))
         for member in self.members.values():
@@ -223,7 +223,7 @@ class ClassicGroup(Group):
     # -- SyncGroup, Heartbeat, LeaveGroup -------------------------------------------------------------
 
     def sync(self, body: Body, reply: Reply) -> None:
-        """Answered when the leader has sent everybody's assignment."""
+        """SyncGroup; answered when the leader has sent the assignment."""
         code = self.check(body, body["generation_id"])
         for asked, ours in ((body.get("protocol_type"), self.kind), (body.get("protocol_name"), self.protocol)):
             if not code and asked is not None and asked != ours:
@@ -260,7 +260,7 @@ class ClassicGroup(Group):
         if self.state is _S.COMPLETING and current == self._round:
             for member in [m for m in self.members.values() if m.sync is None]:
                 self._drop(member)
-            self._rebalance_or_empty("sync did not come")
+            self._rebalance_or_empty("a member has not sent SyncGroup")
 
     def _fail_syncs(self, code: int) -> None:
         for member in self.members.values():
@@ -277,7 +277,7 @@ class ClassicGroup(Group):
         return codes.REBALANCE_IN_PROGRESS if self.state is _S.PREPARING else 0
 
     def leave(self, body: Body) -> dict[str, Any]:
-        """The answer, with a code for each member. An administrator names a static member by its instance alone."""
+        """Return the response, with a code for each member. A tool names a static member by its instance alone."""
         left = []
         for entry in body["members"]:
             instance, code = entry.get("group_instance_id"), 0
@@ -346,9 +346,9 @@ class ClassicGroup(Group):
         self._saved = (self.generation, self.protocol, self.leader, members)
 
     def move(self, loading: float = 0.0) -> None:
-        """Another broker loads the group: joins and syncs under way are sent away, an unfinished round is forgotten.
+        """Another broker loads the group: it refuses the requests that wait, and forgets an unfinished round.
 
-        All sessions begin anew when it has loaded, in ``loading`` seconds (Kafka's ``onLoaded``).
+        All sessions restart in ``loading`` seconds (Kafka's ``onLoaded``).
         """
         for member in list(self.members.values()):
             member.refuse(codes.NOT_COORDINATOR)
@@ -366,9 +366,9 @@ class ClassicGroup(Group):
 
 
 def acceptable(body: Body, kind: str | None, members: Collection[MemberEntry]) -> bool:
-    """Whether a group of ``kind`` takes this join: it has an assignor in common with all members.
+    """Return whether a group of ``kind`` accepts this join: it shares an assignor with all members.
 
-    The member itself counts, too, as it does in Kafka: alone in a group it cannot come back with another assignor.
+    As in Kafka the member itself counts: alone in a group it cannot join again with another assignor.
     """
     names = {name for name, _ in protocols_of(body)}
     asked = body.get("protocol_type", kind)
@@ -379,7 +379,7 @@ def acceptable(body: Body, kind: str | None, members: Collection[MemberEntry]) -
 
 
 def vote(members: Collection[MemberEntry]) -> str:
-    """The assignor that most members like best, of those that all of them know."""
+    """Return the assignor that most members prefer, of those that all members support."""
     common = set.intersection(*({name for name, _ in member.protocols} for member in members))
     votes = [next(name for name, _ in member.protocols if name in common) for member in members]
     return max(sorted(common), key=votes.count)

@@ -72,17 +72,17 @@ class ModernGroup(Group):
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for; ``uniform`` if nobody asks."""
+        """The assignor that most members ask for; ``uniform`` by default."""
         votes = [member.assignor for member in self.members.values() if member.assignor is not None]
         return max(sorted(set(votes)), key=votes.count) if votes else "uniform"
 
     @property
     def settled(self) -> bool:
-        """Whether everybody has what it should have."""
+        """True if all members have their targets."""
         return all(m.epoch in (self.epoch, _LEAVE_STATIC) and m.assigned == m.target for m in self.members.values())
 
     def accepts(self, member_id: str, generation: int) -> bool:
-        """True while a commit by this member in this epoch is not fenced."""
+        """Return whether a commit by this member in this epoch is valid."""
         member = self.members.get(member_id)
         return member is not None and member.epoch == generation
 
@@ -92,13 +92,13 @@ class ModernGroup(Group):
     # -- the heartbeat --------------------------------------------------------------------------------
 
     def heartbeat(self, body: Body) -> dict[str, Any]:
-        """The answer, at once."""
+        """ConsumerGroupHeartbeat."""
         epoch, owned = body["member_epoch"], self._named(body.get("topic_partitions"))
         if epoch in (_LEAVE, _LEAVE_STATIC):
             return self._leave(body, epoch)
         code = self._judge(body)
         if not code and epoch == _JOIN:
-            body = {**body, "member_id": body["member_id"] or str(uuid.uuid4())}  # version 0 has none of its own
+            body = {**body, "member_id": body["member_id"] or str(uuid.uuid4())}  # in version 0 the broker chooses it
             code = self._join(body)
         member = self.members.get(body["member_id"])
         if not code:
@@ -121,7 +121,7 @@ class ModernGroup(Group):
 
     @staticmethod
     def _judge(body: Body) -> int:
-        """The error code for what the member asks for."""
+        """Return the error code for an unknown assignor or a wrong pattern; or 0."""
         if body.get("server_assignor") not in (None, *ASSIGNORS):
             return codes.UNSUPPORTED_ASSIGNOR
         try:
@@ -148,7 +148,7 @@ class ModernGroup(Group):
             if old is not None and old.epoch != _LEAVE_STATIC:
                 return UNRELEASED_INSTANCE
             member = self.members[member_id] = ModernMember(member_id, instance, self._session)
-            if old is not None:  # the instance is back, and has what it had
+            if old is not None:  # the instance joins again, and keeps its partitions
                 del self.members[old.id]
                 member.target, member.assigned, member.epoch = old.target, old.assigned, 0
             self._changed(f"{member_id} joins the group, epoch {self.epoch}")
@@ -173,7 +173,7 @@ class ModernGroup(Group):
         if epoch == _LEAVE_STATIC and member.instance is not None:
             member.previous, member.epoch = member.epoch, _LEAVE_STATIC
             member.revoking = frozenset()
-            self._changed(f"{member.id} ({member.instance}) is away for a while")
+            self._changed(f"{member.id} ({member.instance}) leaves for a time")
         else:
             self._end(member, "left")
         return {**heartbeat_error(0, member.id), "member_epoch": epoch}
@@ -186,7 +186,7 @@ class ModernGroup(Group):
     # -- target assignment ----------------------------------------------------------------------------
 
     def _renew_target(self) -> None:
-        """A new epoch when members, their topics or the partitions have changed."""
+        """Begin a new epoch when members, their topics or the partitions have changed."""
         partitions = sorted(self._partitions())
         names = {tp.topic for tp in partitions}
         wishes = {
@@ -205,7 +205,7 @@ class ModernGroup(Group):
         self._changed(f"target of epoch {self.epoch}: { {m.id: _short(m.target) for m in members} }")
 
     def _reconcile(self, member: ModernMember, owned: frozenset[TopicPartition] | None) -> None:
-        """Bring a member one step nearer to its target: first it gives up, then it gets what others have given up."""
+        """Bring a member nearer to its target: it revokes first, and then gets what others have revoked."""
         if member.revoking and (owned is None or owned & member.revoking):
             return
         member.revoking = frozenset()
@@ -226,7 +226,7 @@ class ModernGroup(Group):
 
         def over() -> None:
             if self.members.get(member.id) is member and member.revoking and member.since == since:
-                self._end(member, "has not given its partitions up in time")
+                self._end(member, "it has not revoked its partitions in time")
 
         self._timer(3.0 * self._session if member.rebalance is None else member.rebalance, over)
 

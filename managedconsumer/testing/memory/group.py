@@ -1,4 +1,4 @@
-"""What groups of both kinds have in common: the members' sessions, and committed offsets. Pure."""
+"""The base of groups of both kinds: the members' sessions, and committed offsets. Pure."""
 
 from __future__ import annotations
 

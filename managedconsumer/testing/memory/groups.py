@@ -102,7 +102,7 @@ class Groups:
         return [] if found is None else list(found.members)
 
     def expel(self, name: str, member_id: str | None) -> None:
-        """End the session of a member (None: of everybody)."""
+        """End the session of a member (None: of all members)."""
         found = self.known.get(name)
         if found is not None:
             found.expel(member_id)

@@ -1,4 +1,4 @@
-"""One partition of the in-memory broker: batches as they came, leader epochs, transactions as readers see them."""
+"""One partition of the in-memory broker: its batches, leader epochs, and transactions."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Log:
     # -- writing --------------------------------------------------------------------------------------
 
     def take(self, data: bytes) -> tuple[int, int]:
-        """A batch that a client sends: the error code, and the first record's offset, -1 if it is refused.
+        """Append a client's batch; return the error code, and the first record's offset (-1: refused).
 
-        One that an idempotent producer has sent before is not written again; its offset is that of the first time.
+        A batch that an idempotent producer repeats is not written again; its offset is the first one's.
         """
         stamp = stamp_of(data)
         code, offset = (0, None) if stamp is None else self._producers.judge(stamp)
@@ -58,7 +58,7 @@ class Log:
         return 0, offset
 
     def append(self, data: bytes) -> int:
-        """Take one or more batches in and number their records; the first one's offset. ValueError for damage."""
+        """Append batches and number their records; return the first offset. Raises ValueError for damage."""
         first, pos = self.end, 0
         taken = []
         opened: dict[int, int] = {}
@@ -95,12 +95,12 @@ class Log:
         self.append(marker)
 
     def delete_before(self, offset: int) -> None:
-        """As retention does."""
+        """Delete records, as retention does."""
         self.start = max(self.start, min(offset, self.end))
         self._batches = [entry for entry in self._batches if entry[1] > self.start]
 
     def lead(self, node: int) -> None:
-        """Another node leads from here on, in an epoch of its own."""
+        """Let another node lead, in the next leader epoch."""
         self.leader = node
         self.epoch += 1
         self._epochs.append((self.epoch, self.end))
@@ -113,9 +113,9 @@ class Log:
         return min(self._open.values(), default=self.end)
 
     def read(self, offset: int, limit: int, *, first: bool = True, committed: bool = False) -> bytes:
-        """Whole batches from the one that ``offset`` is in, up to ``limit`` bytes; ``first``: at least one (KIP-74).
+        """Return batches from the one with ``offset`` on, up to ``limit`` bytes; ``first``: at least one (KIP-74).
 
-        ``committed``: nothing behind the last stable offset.
+        ``committed``: up to the last stable offset.
         """
         stop = self.stable if committed else self.end
         parts: list[bytes] = []
@@ -128,18 +128,18 @@ class Log:
         return b"".join(parts)
 
     def aborted(self, offset: int = 0) -> list[tuple[int, int]]:
-        """Producer and first offset of the aborted transactions that a reader from ``offset`` on has to leave out."""
+        """Return producer id and first offset of the aborted transactions for a reader from ``offset`` on."""
         return [(producer, first) for producer, first, marker in self._aborted if marker >= offset]
 
     def messages(self, context: PartitionContext, *, committed: bool) -> Iterator[Message]:
-        """Everything that is in the log, decoded; ``committed``: as a reader of committed messages sees it."""
+        """Decode the log; ``committed``: as a reader of committed messages reads it."""
         stop = self.stable if committed else self.end
         data = b"".join(batch for begin, _, _, batch in self._batches if begin < stop)
         aborted: Sequence[tuple[int, int]] = self.aborted(self.start) if committed else ()
         yield from RecordChunk(context, data, self.start, aborted=aborted, read_committed=committed)
 
     def find(self, timestamp: int) -> tuple[int, int]:
-        """Offset and timestamp of the first record that is not older, (-1, -1) if there is none."""
+        """Return offset and timestamp of the first record that is not older; (-1, -1) if there is none."""
         for first, _, newest, batch in self._batches:
             if newest >= timestamp:
                 for message in RecordChunk(PartitionContext("", 0, None), batch, max(first, self.start)):
@@ -148,11 +148,11 @@ class Log:
         return -1, -1
 
     def newest(self) -> tuple[int, int]:
-        """Offset and timestamp of the record with the highest timestamp, (-1, -1) if there is none (KIP-734)."""
+        """Return offset and timestamp of the record with the highest timestamp; (-1, -1) if there is none (KIP-734)."""
         return self.find(max((newest for _, _, newest, _ in self._batches), default=0))
 
     def end_of(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch that is not above ``epoch``, and where it ends; (-1, -1) if there is none."""
+        """Return the largest epoch up to ``epoch``, and its end offset; (-1, -1) if there is none."""
         number = bisect_right(self._epochs, epoch, key=itemgetter(0))
         if not number or epoch > self.epoch:
             return -1, -1

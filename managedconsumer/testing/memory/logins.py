@@ -27,11 +27,11 @@ _FIRST = r"n,(a=(?P<authzid>[^,]*))?,\x01(?P<pairs>.*)\x01"
 
 
 class _RefusedError(Exception):
-    """The client has not proved who it is. With a text of its own, the client is told that."""
+    """The login is refused; with a text, the client gets the text."""
 
 
 class Login:
-    """One connection's way to prove who it is. ``done``: it has."""
+    """The login of one connection; ``done`` when it has succeeded."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users
@@ -40,7 +40,7 @@ class Login:
         self.done = not users
 
     def handshake(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """SaslHandshake. A listener without logins refuses it, and offers nothing."""
+        """SaslHandshake. A listener without logins refuses it."""
         if not self._users:
             return {"error_code": ILLEGAL_STATE, "mechanisms": []}
         code = 0 if body["mechanism"] in MECHANISMS else UNSUPPORTED_MECHANISM
@@ -48,7 +48,7 @@ class Login:
         return {"error_code": code, "mechanisms": list(MECHANISMS)}
 
     def authenticate(self, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        """SaslAuthenticate: one message of the exchange. None: as Kafka does, without an answer, hang up."""
+        """SaslAuthenticate: one message of the exchange. None: close the connection, as Kafka does."""
         if self._mechanism is None:
             return {"error_code": ILLEGAL_STATE, "error_message": "SaslHandshake comes first", "auth_bytes": b""}
         try:
@@ -93,7 +93,7 @@ class _Scram:
         self._signed = self._nonce = ""
 
     def first(self, text: str) -> str:
-        """The salt, for a user who exists."""
+        """Return the salt of a known user."""
         bare = text.split(",", 2)[2]  # behind "n,,"
         fields = _fields(bare)
         user = fields["n"].replace("=2C", ",").replace("=3D", "=")
@@ -106,7 +106,7 @@ class _Scram:
         return said
 
     def final(self, text: str) -> str:
-        """Our proof, for a client that has proved that it knows the password."""
+        """Check the client's proof, and return the broker's."""
         without, _, proof = text.rpartition(",p=")
         if _fields(without).get("r") != self._nonce:
             raise _RefusedError
@@ -130,11 +130,11 @@ def _fields(text: str) -> dict[str, str]:
 
 
 class _WrongTokenError(Exception):
-    """The client has sent something else than a bearer token."""
+    """The client has not sent a bearer token."""
 
 
 def _subject(text: str, now: float) -> str | None:
-    """Whose token a client's first message has; None: the token is not good (any more).
+    """Return the user of the token in a client's first message; None: the token is invalid or has expired.
 
     ``now``: seconds since 1970. Raises ValueError for a message without one, _WrongTokenError for one of another kind.
     """

@@ -1,4 +1,4 @@
-"""Idempotent producers of one partition: which batch is new, which one has come already, which one is out of order.
+"""Idempotent producers of one partition: new, repeated and out-of-order batches.
 
 Pure. Source: KIP-98; Kafka's ``ProducerStateManager`` and ``ProducerAppendInfo`` (behaviour).
 """
@@ -10,7 +10,7 @@ from collections import deque
 from managedconsumer.values import NamedTuple
 
 OUT_OF_ORDER, STALE_EPOCH = 45, 47
-#: So many batches of a producer are remembered, as in Kafka.
+#: The number of batches of a producer that are remembered, as in Kafka.
 _REMEMBERED = 5
 _MOST = 0x7FFFFFFF
 
@@ -39,9 +39,9 @@ class Producers:
         self._known: dict[int, _State] = {}
 
     def judge(self, stamp: Stamp) -> tuple[int, int | None]:
-        """An error code, and the offset of a batch that was written before; (0, None): it is new."""
+        """Return an error code, and the offset of a batch that was written before; (0, None): it is new."""
         state = self._known.get(stamp.producer)
-        if state is None:  # as Kafka does: what it knew may have been deleted with the records
+        if state is None:  # as in Kafka: its state may have been deleted with its records
             return 0, None
         if stamp.epoch < state.epoch:
             return STALE_EPOCH, None

@@ -1,6 +1,6 @@
-"""The answer to any request that says nothing but an error code. Pure.
+"""The response to any request with nothing but an error code. Pure.
 
-It names the topics, partitions or groups that the request named, with the code at each, as Kafka's answers do.
+As in Kafka it has the code at each topic, partition or group of the request.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NOTHING = {"committed_offset": -1, "high_watermark": -1, "base_offset": -1, "po
 
 
 def refusal(api: Api, version: int, body: Mapping[str, Any], code: int) -> dict[str, Any]:
-    """The body of ``api``'s answer to ``body`` that carries ``code``."""
+    """Return ``api``'s response to ``body`` with ``code``."""
     return _struct(api.fields("response"), version, body, code)
 
 

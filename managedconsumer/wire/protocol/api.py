@@ -1,4 +1,4 @@
-"""One Kafka request and its response: what the versions are, and how their bodies become bytes and back."""
+"""One Kafka request and its response: their versions, and their bodies as bytes and as dicts."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Api:
 
     @property
     def response_header_is_always_v0(self) -> bool:
-        """True for ApiVersions only: a client must be able to read the answer of a broker it knows nothing of."""
+        """True for ApiVersions only: a client must be able to read the response of an unknown broker."""
         return self.key == _API_VERSIONS_KEY
 
     def encode(self, version: int, body: Mapping[str, Any]) -> bytes:
@@ -191,7 +191,7 @@ def _has_records(fields: tuple[Field, ...]) -> bool:
 
 
 def _by_key(key: int) -> Api:
-    """Unpickling gives back the module's one object."""
+    """Unpickle the one object of the schema table."""
     from managedconsumer.wire.protocol.schemas import APIS
 
     return APIS[key]

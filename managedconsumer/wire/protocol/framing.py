@@ -149,9 +149,9 @@ def _skip_tags(view: memoryview, pos: int) -> int:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, however it comes in pieces.  Not thread-safe.
+    """Cuts a byte stream into frames.  Not thread-safe.
 
-    Memory grows with the bytes that arrive, never with an announced size.  After an error the reader repeats it.
+    Memory grows with the bytes that arrive, never with an announced size.  An error is raised again by each call.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -163,14 +163,13 @@ class FrameReader:
 
     @property
     def in_mid_frame(self) -> bool:
-        """Whether the stream, if it ended here, would end inside a frame."""
+        """True if the stream is inside a frame."""
         return bool(self._size_bytes) or bool(self._wanted)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytearray]:
-        """Take what arrived; give the frames (without their sizes) that it completes.
+        """Take the bytes that arrived; return the frames (without their sizes) that they complete.
 
-        Raises FrameError when a size cannot be Kafka's.  Frames completed before it in the same piece are lost with the
-        connection.
+        Raises FrameError when a size cannot be Kafka's; the frames before it in the same piece are lost.
         """
         if self._error is not None:
             raise self._error

@@ -8,7 +8,7 @@ One line is one field::
 array of those; ``[]`` an array of structs and ``{}`` a struct, whose fields follow, indented.  A ``?`` behind the type
 allows null; ``?7+`` allows it from version 7 on.  ``versions`` (``4+``, ``0-3``, ``7``) leaves the field out of all
 other versions.  ``tag N`` makes it a tagged field (KIP-482).  ``= default`` (null, true, zero, a number, "" or []) is
-what encoding takes when the caller gives nothing; without it the caller must.  ``needed``: a value other than the
+encoded when the caller gives no value; without it the caller must.  ``needed``: a value other than the
 default must not be dropped silently when the version cannot carry it.  ``#`` starts a comment.
 
 Names, versions, tags and null are Kafka's own (``clients/src/main/resources/common/message/*.json``, Kafka 4.3);
@@ -34,7 +34,7 @@ _LINE: Final = (
 
 
 class Required:
-    """In place of a default: the caller must give a value."""
+    """Stands for a default: the caller must give a value."""
 
 
 REQUIRED: Final = Required()
