@@ -1,7 +1,7 @@
 """ListOffsets in a few steps, for thousands of partitions that are asked about again and again.
 
 Versions 4 to 11 have two layouts, but for tagged fields, which no broker sends. A topic's partitions stay bytes, so
-that two responses are compared quickly. For any other layout :func:`read` returns None, and the table's reader reads it.
+that two responses are compared quickly. For any other layout :func:`read` returns None, and the table's reader does it.
 """
 
 from __future__ import annotations
