@@ -16,6 +16,7 @@ from managedconsumer.wire.records.encode import encode_marker
 
 _HEAD = struct.Struct(">qi")  # base offset, length of what follows
 _EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
 #: From byte 21 of a batch on: attributes, last offset delta, base timestamp, newest timestamp, producer's id.
 _ABOUT = struct.Struct(">hiqqq")
 #: From byte 43 on: producer's id and epoch, first sequence number, how many records.
@@ -49,16 +50,18 @@ class Log:
         if code or offset is not None:
             return code, -1 if offset is None else offset
         try:
-            _check(data)
-            offset = self.append(data)
+            offset = self.append(data, check=True)
         except ValueError:
             return _CORRUPT, -1
         if stamp is not None:
             self._producers.wrote(stamp, offset)
         return 0, offset
 
-    def append(self, data: bytes) -> int:
-        """Append batches and number their records; return the first offset. Raises ValueError for damage."""
+    def append(self, data: bytes, *, check: bool = False) -> int:
+        """Append batches and number their records; return the first offset. Raises ValueError for damage.
+
+        ``check``: compare the checksums.
+        """
         first, pos = self.end, 0
         taken = []
         opened: dict[int, int] = {}
@@ -69,6 +72,8 @@ class Log:
             stop = pos + _HEAD.size + _HEAD.unpack_from(data, pos)[1]
             if stop > len(data) or stop - pos < _SMALLEST:
                 raise ValueError("a record batch is cut short")
+            if check and crc32c(data[pos + _ABOUT_AT : stop]) != _CRC.unpack_from(data, pos + _CRC_AT)[0]:
+                raise ValueError("the checksum of a record batch is wrong")
             attributes, last, _, newest, producer = _ABOUT.unpack_from(data, pos + _ABOUT_AT)
             if attributes & fmt.TRANSACTIONAL and not attributes & fmt.CONTROL:
                 opened.setdefault(producer, end)
@@ -171,14 +176,3 @@ def stamp_of(data: bytes) -> Stamp | None:
         return None
     producer, epoch, first, count = _STAMP.unpack_from(data, _STAMP_AT)
     return None if producer < 0 or first < 0 else Stamp(producer, epoch, first, (first + count - 1) & 0x7FFFFFFF)
-
-
-def _check(data: bytes) -> None:
-    """Raises ValueError for a batch that is not what its checksum says."""
-    pos = 0
-    while pos + _SMALLEST <= len(data):
-        stop = pos + _HEAD.size + _HEAD.unpack_from(data, pos)[1]
-        (claimed,) = struct.unpack_from(">I", data, pos + _CRC_AT)
-        if stop <= pos or crc32c(data[pos + _ABOUT_AT : stop]) != claimed:
-            raise ValueError("the checksum of a record batch is wrong")
-        pos = stop

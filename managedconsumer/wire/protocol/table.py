@@ -18,6 +18,7 @@ defaults go beyond Kafka's where one value is the obvious one for a consumer.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, Final
 
 from managedconsumer.values import NamedTuple
@@ -89,6 +90,7 @@ class Field(NamedTuple):
         return _zero(self.kind)
 
 
+@cache
 def parse_fields(text: str) -> tuple[Field, ...]:
     """The fields of one message."""
     lines = [line.split("#", 1)[0].rstrip() for line in text.splitlines()]
