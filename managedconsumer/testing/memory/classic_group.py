@@ -159,8 +159,13 @@ class ClassicGroup(Group):
             self._holding_off = fresh and self._initial_delay > 0
             if self._holding_off:
                 self._timer(self._initial_delay, lambda: self._end_hold_off(current))
-            self._timer(max(m.rebalance for m in self.members.values()), lambda: self._join_time_is_up(current))
+            self._in_rebalance_time(self._join_time_is_up)
         self._maybe_complete()
+
+    def _in_rebalance_time(self, call: Callable[[int], None]) -> None:
+        """Call with this round's number when the longest rebalance timeout is over."""
+        current = self._round
+        self._timer(max(m.rebalance for m in self.members.values()), lambda: call(current))
 
     def _end_hold_off(self, current: int) -> None:
         if current == self._round:
@@ -175,7 +180,7 @@ class ClassicGroup(Group):
             self._drop(member)
         self.pending.clear()
         if self.members and all(member.join is None for member in self.members.values()):
-            self._timer(max(m.rebalance for m in self.members.values()), lambda: self._join_time_is_up(current))
+            self._in_rebalance_time(self._join_time_is_up)
         else:
             self._complete()
 
@@ -197,8 +202,7 @@ class ClassicGroup(Group):
             self.leader = next(member.id for member in self.members.values() if member.join is not None)
         self.protocol = vote(self.members.values())
         self._move(_S.COMPLETING, "all members have joined")
-        current = self._round
-        self._timer(max(m.rebalance for m in self.members.values()), lambda: self._sync_time_is_up(current))
+        self._in_rebalance_time(self._sync_time_is_up)
         for member in self.members.values():
             self._touch(member)
             reply, member.join = member.join, None
