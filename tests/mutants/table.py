@@ -277,8 +277,8 @@ GROUP = [
     Mutant(
         "the coordinator of the simulation fences nobody",
         "managedconsumer/testing/memory/classic_group.py",
-        "    def check_commit(self, body: Body) -> int:\n",
-        "    def check_commit(self, body: Body) -> int:\n"
+        "    def check_commit(self, body: Body, *, transactional: bool = False) -> int:\n",
+        "    def check_commit(self, body: Body, *, transactional: bool = False) -> int:\n"
         "        return 0\n"
         "\n"
         "    def check_nothing(self, body: Body) -> int:\n",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Callable, Collection, Iterable, Mapping, Sequence, TypeVar
 
 from managedconsumer.errors import ConfigurationError, IllegalStateError, ProtocolClientError
 from managedconsumer.structs import TopicPartition
@@ -35,6 +35,7 @@ from managedconsumer.wire.protocol import framing, schemas
 from managedconsumer.wire.records import Message, PartitionContext
 from managedconsumer.wire.records.encode import Record, encode_batch
 
+Self = TypeVar("Self", bound="MemoryBroker")
 _S = schemas
 _PROTOCOLS = ("classic", "consumer")
 
@@ -90,7 +91,7 @@ class MemoryBroker:
 
     # -- lifecycle ------------------------------------------------------------------------------------
 
-    def start(self) -> MemoryBroker:
+    def start(self: Self) -> Self:
         """Listen. Raises OSError when ``port`` is taken, IllegalStateError when it runs already."""
         if self._server is not None:
             raise IllegalStateError("the broker is running already")
@@ -106,7 +107,7 @@ class MemoryBroker:
             server.stop()
             self._waiting.clear()
 
-    def __enter__(self) -> MemoryBroker:
+    def __enter__(self: Self) -> Self:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
