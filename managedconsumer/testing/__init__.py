@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from managedconsumer.testing._store_model import StoreCheckError
 from managedconsumer.testing.kafka._errors import (
     BrokerStartError,
     DataDirError,
@@ -17,6 +16,7 @@ from managedconsumer.testing.kafka.devbroker import DevBroker
 from managedconsumer.testing.memory.broker import MemoryBroker
 from managedconsumer.testing.memory.faults import Fault
 from managedconsumer.testing.memory.transactions import Transaction
+from managedconsumer.testing.store_check import StoreCheckError as StoreCheckError
 from managedconsumer.testing.store_check import check_store
 from managedconsumer.wire.records.encode import Record
 

@@ -1,4 +1,4 @@
-"""A process that ends between two lines of Python, without ending it."""
+"""Simulates a process that dies between two lines of Python."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from managedconsumer.garbage import no_collection
 
 
 class Crash(BaseException):
-    """The process has ended here, as far as the code under test is concerned."""
+    """The simulated death of the process."""
 
 
 def count_lines(call: Callable[[], object]) -> int:
-    """How many lines of Python ``call`` runs."""
+    """Return the number of lines of Python that ``call`` runs."""
     counted = 0
 
     def tracer(_frame: FrameType, event: str, _arg: Any) -> Any:
@@ -27,7 +27,7 @@ def count_lines(call: Callable[[], object]) -> int:
 
 
 def crash_at(line: int, call: Callable[[], object]) -> None:
-    """Raise Crash out of ``call`` before its line number ``line``; nothing happens if it has fewer lines."""
+    """Raise Crash out of ``call`` before its line number ``line``; never, if it has fewer lines."""
     left = line
 
     def tracer(_frame: FrameType, event: str, _arg: Any) -> Any:

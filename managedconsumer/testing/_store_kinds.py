@@ -1,7 +1,8 @@
-"""How ``check_store`` writes to and reads from the stores of this package."""
+"""Writes to and reads from the stores of this package, for ``check_store``."""
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Callable, Iterable
 
@@ -13,7 +14,7 @@ _TABLE = "check_store_results"
 
 
 class Kind(NamedTuple):
-    """``write(handle, messages)`` and ``read()``; ``keep()`` gives a function that puts back what is there now."""
+    """``write(handle, messages)`` and ``read()``; ``keep()`` returns a function that restores the present content."""
 
     write: Callable[[Any, list[Message]], object]
     read: Callable[[], Iterable[bytes]]
@@ -30,52 +31,40 @@ def kind_of(store: Any) -> Kind:
 
 
 def _sql(store: Any) -> Kind:
-    connection = store.connect()
-    connection.cursor().execute(f"create table if not exists {_TABLE} (value varchar(500))")
-    connection.commit()
-    connection.close()
+    duckdb = store.dialect == "duckdb"
     mark = "%s" if store.dialect == "postgresql" else "?"
+    with closing(store.connect()) as connection:
+        connection.cursor().execute(f"create table if not exists {_TABLE} (value varchar(500))")
+        connection.commit()
 
     def write(handle: Any, messages: list[Message]) -> None:
         # DuckDB's cursors are connections, each with transactions of its own.
-        cursor = handle if store.dialect == "duckdb" else handle.cursor()
+        cursor = handle if duckdb else handle.cursor()
         cursor.executemany(f"insert into {_TABLE} values ({mark})", [(m.value.decode(),) for m in messages])  # noqa: S608
 
-    def read() -> list[bytes]:
-        connection = store.connect()
-        try:
-            cursor = connection.cursor()
-            cursor.execute(f"select value from {_TABLE}")  # noqa: S608
-            return [value.encode() for (value,) in cursor.fetchall()]
-        finally:
-            connection.close()
-
-    tables = (_TABLE, store.table)
-
-    def keep() -> Callable[[], None]:
-        connection = store.connect()
-        kept = {}
-        for table in tables:
+    def rows(table: str) -> list[tuple[Any, ...]]:
+        with closing(store.connect()) as connection:
             cursor = connection.cursor()
             cursor.execute(f"select * from {table}")  # noqa: S608
-            kept[table] = [tuple(row) for row in cursor.fetchall()]
-        connection.close()
+            return [tuple(row) for row in cursor.fetchall()]
+
+    def keep() -> Callable[[], None]:
+        kept = {table: rows(table) for table in (_TABLE, store.table)}
 
         def put_back() -> None:
-            connection = store.connect()
-            cursor = connection.cursor()
-            if store.dialect == "duckdb":
-                cursor.execute("begin transaction")
-            for table, rows in kept.items():
-                cursor.execute(f"delete from {table}")  # noqa: S608
-                for row in rows:
-                    cursor.execute(f"insert into {table} values ({', '.join([mark] * len(row))})", row)  # noqa: S608
-            (cursor if store.dialect == "duckdb" else connection).commit()
-            connection.close()
+            with closing(store.connect()) as connection:
+                cursor = connection.cursor()
+                if duckdb:
+                    cursor.execute("begin transaction")
+                for table, content in kept.items():
+                    cursor.execute(f"delete from {table}")  # noqa: S608
+                    for row in content:
+                        cursor.execute(f"insert into {table} values ({', '.join([mark] * len(row))})", row)  # noqa: S608
+                (cursor if duckdb else connection).commit()
 
         return put_back
 
-    return Kind(write, read, keep)
+    return Kind(write, lambda: [value.encode() for (value,) in rows(_TABLE)], keep)
 
 
 def _directory(store: Any) -> Kind:
@@ -85,8 +74,16 @@ def _directory(store: Any) -> Kind:
     return Kind(write, lambda: [v for at in store.data() for v in (at / "values").read_bytes().split(b"\n")])
 
 
-def _arrow(store: Any, column: str, rows: Callable[[], Any]) -> Kind:
-    del store
+def _delta(store: Any) -> Kind:
+    return _arrow(store, lambda: store.look().to_pyarrow_table())
+
+
+def _iceberg(store: Any) -> Kind:
+    return _arrow(store, lambda: store.look().scan().to_arrow())
+
+
+def _arrow(store: Any, rows: Callable[[], Any]) -> Kind:
+    column = store.look().schema().fields[0].name
 
     def write(handle: Any, messages: list[Message]) -> None:
         import pyarrow as pa
@@ -94,11 +91,3 @@ def _arrow(store: Any, column: str, rows: Callable[[], Any]) -> Kind:
         handle.write(pa.table({column: [m.value.decode() for m in messages]}))
 
     return Kind(write, lambda: [value.encode() for value in rows().column(column).to_pylist()])
-
-
-def _delta(store: Any) -> Kind:
-    return _arrow(store, store.look().schema().fields[0].name, lambda: store.look().to_pyarrow_table())
-
-
-def _iceberg(store: Any) -> Kind:
-    return _arrow(store, store.look().schema().fields[0].name, lambda: store.look().scan().to_arrow())

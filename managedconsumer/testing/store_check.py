@@ -1,8 +1,8 @@
 """``check_store``: random walks that look for mistakes in an adapter of ``managedconsumer.stores``.
 
-Several members of two groups claim partitions, store messages, fail, crash between two lines of the adapter, come
-back, and hold transactions open while others claim; the database loses its last transactions. A model knows what must
-come out: every message once, nothing from a member whose claim is over, nothing refused to the owner.
+Members of two groups claim partitions, store messages, fail, crash between two lines of the adapter, come back, and
+hold transactions open while others claim; the database loses its last transactions. A model knows the expected result:
+every message once, nothing from a member whose claim is over, nothing refused to the owner.
 """
 
 from __future__ import annotations
@@ -13,25 +13,19 @@ import uuid
 from functools import partial
 from typing import Any, Callable, Iterable
 
+from managedconsumer.stores import FencedStoreError
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import _store_kinds
 from managedconsumer.testing._crashes import Crash, count_lines, crash_at
-from managedconsumer.testing._store_model import (
-    FOR_EVER,
-    Call,
-    Member,
-    Model,
-    StoreCheckError,
-    close_store,
-    end_of,
-    group_of,
-    ranges,
-    shown,
-)
 from managedconsumer.wire.records import Message
 
-# How long (seconds) a claim in a thread may take before it counts as waiting for a lock.
+# How long (seconds) a claim in a thread may take before it counts as waiting for a lock, and a call for a failure.
 _WAITING = 0.1
+_FOR_EVER = 120.0
+
+
+class StoreCheckError(AssertionError):
+    """The store has a mistake; the text has the steps that were done, and the result."""
 
 
 def check_store(
@@ -48,7 +42,7 @@ def check_store(
 
     ``store_factory()`` makes a store object as a new process would: all of them work on the same database, which may
     hold other groups' data. ``write(handle, messages)`` stores each message's ``value`` with what the transaction
-    gives; ``read()`` gives all values that were ever stored. Both may be left out for the stores of this package (an
+    yields; ``read()`` returns all values that were ever stored. Both may be left out for the stores of this package (an
     SQLStore writes to the table ``check_store_results`` then). ``keep()`` remembers the database as it is, and returns
     a function that puts it back, results and offsets, as a restored backup does; None: the database never loses
     anything, but an SQLStore does (with ``write`` and ``read`` left out). ``seed``: another number, other walks.
@@ -63,8 +57,7 @@ def check_store(
         keep = keep if keep is not None or write is not None or read is not None else kind.keep
         write, read = write or kind.write, read or kind.read
     for number in range(walks):
-        walk = _Walk(store_factory, write, read, random.Random(f"{seed}/{number}"))
-        walk.keep = keep
+        walk = _Walk(store_factory, write, read, keep, random.Random(f"{seed}/{number}"))
         try:
             walk.go(steps)
         except Exception as error:
@@ -75,30 +68,185 @@ def check_store(
             walk.close()
 
 
-class _Walk(Model):
-    """The steps."""
+class _Member:
+    """A process with a store object; ``generation`` by partition: what it has claimed, as far as it knows."""
 
-    keep: Callable[[], Callable[[], object]] | None = None
+    def __init__(self, name: str, group: str, store: Any) -> None:
+        self.name, self.group, self.store = name, group, store
+        self.holds: dict[TopicPartition, int] = {}
+
+
+class _Truth:
+    """The expected state of one partition of a group."""
+
+    def __init__(self) -> None:
+        self.next = 0
+        #: The stored next offset of each topic of this name that is gone.
+        self.before: list[int] = []
+        self.generation = -1
+        self.owner: _Member | None = None
+
+
+class _Walk:
+    """Members of two groups, a store object for each, and the truth about every partition."""
+
+    def __init__(self, factory: Callable[[], Any], write: Any, read: Any, keep: Any, chance: random.Random) -> None:
+        self.factory, self.write, self.read, self.keep, self.chance = factory, write, read, keep, chance
+        self.id = uuid.uuid4().hex[:8]
+        self.story: list[str] = []
+        self.tps = [TopicPartition(topic, n) for topic in ("orders", "views") for n in range(chance.randint(1, 3))]
+        self.groups = [f"{self.id}-a", f"{self.id}-b"]
+        self.ids = {(group, tp.topic): uuid.uuid4().bytes for group in self.groups for tp in self.tps}
+        self.truth = {(group, tp): _Truth() for group in self.groups for tp in self.tps}
+        self.members = [self.new_member(group) for group in self.groups for _ in range(3)]
+        self.lines = 0
+
+    def close(self) -> None:
+        """Close all stores."""
+        for member in self.members:
+            close_store(member.store)
+
+    # -- what must be -----------------------------------------------------------------------------------
+
+    def must_store(self, member: _Member, messages: list[Message]) -> None:
+        if not self.transact(member, messages):
+            raise StoreCheckError(f"{member.name} may not store {ranges(messages)}, which are its own")
+        self.stored(member.group, messages)
+        self.check_load(member.store, member.group)
+
+    def granted(self, member: _Member, tps: list[TopicPartition], generation: int) -> None:
+        for tp in tps:
+            truth = self.truth[member.group, tp]
+            truth.owner, truth.generation = member, generation
+            member.holds[tp] = generation
+
+    def stored(self, group: str, messages: list[Message]) -> None:
+        for message in messages:
+            truth = self.truth[group, TopicPartition(message.topic, message.partition_id)]
+            truth.next = max(truth.next, message.offset + 1)
+
+    def check_load(self, store: Any, group: str) -> None:
+        for _ in range(2):  # to ask changes nothing
+            loaded = dict(store.load(group, self.tps))
+            wanted = {tp: truth.next for (name, tp), truth in self.truth.items() if name == group and truth.next}
+            if {tp: offset for tp, offset in loaded.items() if offset} != wanted:
+                raise StoreCheckError(f"load() gives {loaded}, and {wanted} is stored")
+
+    def compare_results(self) -> None:
+        found = sorted(bytes(value) for value in self.read() if bytes(value).startswith(self.id.encode()))
+        wanted = sorted(
+            value_of(group, tp, offset, life)
+            for (group, tp), truth in self.truth.items()
+            for life, end in enumerate([*truth.before, truth.next])
+            for offset in range(end)
+        )
+        if found != wanted:
+            twice = sorted({value for value in found if found.count(value) > 1})
+            missing, foreign = sorted({*wanted} - {*found}), sorted({*found} - {*wanted})
+            raise StoreCheckError(f"results: twice {twice}, missing {missing}, without their offset {foreign}")
+
+    # -- helpers ----------------------------------------------------------------------------------------
+
+    def transact(self, member: _Member, messages: list[Message], pause: Callable[[], object] | None = None) -> bool:
+        """False if the store says that the member is fenced."""
+        try:
+            with member.store.transaction(messages, **group_of(member)) as handle:
+                self.write(handle, messages)
+                if pause is not None:
+                    pause()
+        except FencedStoreError:
+            return False
+        return True
+
+    def accepted(self, member: _Member, messages: list[Message]) -> bool:
+        """False if the store refuses them, for any reason."""
+        try:
+            return self.transact(member, messages)
+        except Exception as error:  # noqa: BLE001 - which one is the store's affair
+            self.say(f"({type(error).__name__})")
+            return False
+
+    @staticmethod
+    def refused(call: Callable[[], object]) -> bool:
+        try:
+            call()
+        except FencedStoreError:
+            return True
+        return False
+
+    def messages(self, group: str, tps: Iterable[TopicPartition]) -> list[Message]:
+        made = []
+        for tp in tps:
+            truth, topic_id = self.truth[group, tp], self.ids[group, tp.topic]
+            for offset in range(truth.next, truth.next + self.chance.randint(1, 4)):
+                value = value_of(group, tp, offset, len(truth.before))
+                made.append(Message(value, offset=offset, topic=tp.topic, partition_id=tp.partition, topic_id=topic_id))
+        return made
+
+    def new_member(self, group: str) -> _Member:
+        return _Member(f"{group}-{uuid.uuid4().hex[:6]}", group, self.factory())
+
+    def bury(self, member: _Member) -> _Member:
+        """The member's process is gone; another one takes its place, without claims."""
+        close_store(member.store)
+        fresh = self.new_member(member.group)
+        self.members[self.members.index(member)] = fresh
+        return fresh
+
+    def of(self, group: str) -> list[_Member]:
+        return [member for member in self.members if member.group == group]
+
+    def other(self, member: _Member) -> _Member:
+        return self.chance.choice([other for other in self.of(member.group) if other is not member])
+
+    def owned(self, member: _Member) -> list[TopicPartition]:
+        return [tp for tp in self.tps if self.truth[member.group, tp].owner is member]
+
+    def an_owner(self, group: str) -> tuple[_Member | None, list[TopicPartition]]:
+        owners = [member for member in self.of(group) if self.owned(member)]
+        if not owners:
+            return None, []
+        owner = self.chance.choice(owners)
+        owned = self.owned(owner)
+        return owner, sorted(self.chance.sample(owned, self.chance.randint(1, len(owned))))
+
+    def some(self) -> list[TopicPartition]:
+        return sorted(self.chance.sample(self.tps, self.chance.randint(1, len(self.tps))))
+
+    def generation(self, group: str) -> int:
+        return max(truth.generation for (name, _), truth in self.truth.items() if name == group)
+
+    def say(self, line: str) -> None:
+        self.story.append(line)
 
     def go(self, steps: int) -> None:
         """The whole walk."""
-        kinds = [
-            *(self._claim_next, self._store, self._store, self._store_in_parallel, self._fail, self._crash),
-            *(self._claim_during_transaction, self._claim_late, self._claim_partly_late),
-            *(self._claim_twice_in_one, self._race, self._zombie, self._back),
+        of_owners: list[Any] = [
+            *(self._store, self._store, self._fail, self._crash, self._claim_during_transaction, self._claim_late),
+            *(self._claim_partly_late, self._claim_twice_in_one, *([] if self.keep is None else [self._lose])),
         ]
-        if self.keep is not None:
-            kinds.append(self._lose)
-        if getattr(self.members[0].store, "keeps_topic_ids", False):
-            kinds.append(self._make_anew)
+        kinds: list[Any] = [
+            *(self._claim_next, self._store_in_parallel, self._race, self._zombie, self._back, *of_owners),
+            *([self._make_anew] if getattr(self.members[0].store, "keeps_topic_ids", False) else []),
+        ]
+
+        def take(step: Any) -> None:
+            group = self.chance.choice(self.groups)
+            if step not in of_owners:
+                step(group)
+                return
+            owner, tps = self.an_owner(group)
+            if owner is not None:
+                step(owner, tps)
+
         for group in self.groups:
             self._claim_next(group)
         for number in range(steps):
-            self.chance.choice(kinds)(self.chance.choice(self.groups))
+            take(self.chance.choice(kinds))
             if number % 10 == 9:
                 self.compare_results()
-        for kind in kinds:  # each at least once
-            kind(self.chance.choice(self.groups))
+        for step in kinds:  # each at least once
+            take(step)
         self.compare_results()
 
     # -- steps ------------------------------------------------------------------------------------------
@@ -114,22 +262,17 @@ class _Walk(Model):
         for index, tps in shares.items():
             self._claims(members[index], tps, generation)
 
-    def _claims(self, member: Member, tps: list[TopicPartition], generation: int) -> None:
+    def _claims(self, member: _Member, tps: list[TopicPartition], generation: int) -> None:
         self.say(f"{member.name} claims {shown(tps)} in generation {generation}")
         member.store.claim(member.group, tps, generation, member.name)
-        for tp in tps:
-            truth = self.truth[member.group, tp]
-            truth.owner, truth.generation = member, generation
-            member.holds[tp] = generation
+        self.granted(member, tps, generation)
         self.check_load(member.store, member.group)
 
-    def _store(self, group: str) -> None:
+    def _store(self, owner: _Member, tps: list[TopicPartition]) -> None:
         """An owner stores what follows."""
-        owner, tps = self.an_owner(group)
-        if owner is not None:
-            messages = self.messages(group, tps)
-            self.say(f"{owner.name} stores {ranges(messages)}")
-            self.must_store(owner, messages)
+        messages = self.messages(owner.group, tps)
+        self.say(f"{owner.name} stores {ranges(messages)}")
+        self.must_store(owner, messages)
 
     def _store_in_parallel(self, group: str) -> None:
         """All owners at the same time."""
@@ -139,7 +282,7 @@ class _Walk(Model):
             if tps:
                 messages = self.messages(group, tps)
                 self.say(f"{member.name} stores {ranges(messages)}, beside others")
-                calls.append((member, messages, Call(lambda m=member, b=messages: self.transact(m, b))))  # type: ignore[misc]
+                calls.append((member, messages, _Call(lambda m=member, b=messages: self.transact(m, b))))  # type: ignore[misc]
         for member, messages, call in calls:
             if not call.result():
                 raise StoreCheckError(f"{member.name} may not store {ranges(messages)}, which are its own")
@@ -148,12 +291,9 @@ class _Walk(Model):
         if calls:
             self.check_load(calls[0][0].store, group)
 
-    def _fail(self, group: str) -> None:
+    def _fail(self, owner: _Member, tps: list[TopicPartition]) -> None:
         """The user's code raises: nothing is stored, and the same messages can be stored afterwards."""
-        owner, tps = self.an_owner(group)
-        if owner is None:
-            return
-        messages = self.messages(group, tps)
+        messages = self.messages(owner.group, tps)
         self.say(f"{owner.name} stores {ranges(messages)}, and its code raises after that")
         error = RuntimeError("the user's code")
         try:
@@ -165,15 +305,13 @@ class _Walk(Model):
                 raise
         else:
             raise StoreCheckError("an exception in the block did not come out of it")
-        self.check_load(owner.store, group)
+        self.check_load(owner.store, owner.group)
         self.compare_results()
         self.must_store(owner, messages)
 
-    def _crash(self, group: str) -> None:
+    def _crash(self, owner: _Member, tps: list[TopicPartition]) -> None:
         """The process ends somewhere in its commit; after that both are there, or neither."""
-        owner, tps = self.an_owner(group)
-        if owner is None:
-            return
+        group = owner.group
         messages = self.messages(group, tps)
         if not self.lines:
             self.say(f"{owner.name} stores {ranges(messages)}")
@@ -204,10 +342,10 @@ class _Walk(Model):
         self.compare_results()
         self._claims(self.chance.choice(self.of(group)), tps, self.generation(group) + 1)
 
-    def _lose(self, group: str) -> None:
-        """The database loses its last transactions, perhaps a claim, too: nobody may go on behind them."""
-        owner, tps = self.an_owner(group)
-        if owner is None or self.keep is None:
+    def _lose(self, owner: _Member, tps: list[TopicPartition]) -> None:
+        """The database loses its last transactions, perhaps a claim, too: no member may store behind them."""
+        group = owner.group
+        if self.keep is None:
             return
         put_back = self.keep()
         before = {tp: self.truth[group, tp].next for tp in tps}
@@ -252,9 +390,7 @@ class _Walk(Model):
             self.say(f"{heir.name} claims {shown(tps)} in generation {generation}, and knows the topic's id")
             heir.store.tell_topics(group, dict.fromkeys(tps, self.ids[group, topic]))
             heir.store.claim(group, tps, generation, heir.name)
-            for tp in tps:
-                self.truth[group, tp].owner, self.truth[group, tp].generation = heir, generation
-                heir.holds[tp] = generation
+            self.granted(heir, tps, generation)
         messages = self.messages(group, tps)
         self.say(f"{heir.name} stores {ranges(messages)} of the new topic")
         self.must_store(heir, messages)
@@ -266,11 +402,9 @@ class _Walk(Model):
         self.compare_results()
         self.must_store(heir, self.messages(group, tps))
 
-    def _claim_during_transaction(self, group: str) -> None:
+    def _claim_during_transaction(self, owner: _Member, tps: list[TopicPartition]) -> None:
         """A transaction that began before a claim and ends after it is refused."""
-        owner, tps = self.an_owner(group)
-        if owner is None:
-            return
+        group = owner.group
         messages = self.messages(group, tps)
         heir, stolen = self.other(owner), self.chance.sample(tps, self.chance.randint(1, len(tps)))
         generation = self.generation(group) + 1
@@ -279,14 +413,14 @@ class _Walk(Model):
 
         def pause() -> None:
             opened.set()
-            go_on.wait(FOR_EVER)
+            go_on.wait(_FOR_EVER)
 
         def slow() -> bool:
             return self.transact(owner, messages, pause)
 
-        writing = Call(slow)
-        opened.wait(FOR_EVER)
-        claiming = Call(lambda: heir.store.claim(group, stolen, generation, heir.name))
+        writing = _Call(slow)
+        opened.wait(_FOR_EVER)
+        claiming = _Call(lambda: heir.store.claim(group, stolen, generation, heir.name))
         over = claiming.done.wait(_WAITING)
         go_on.set()
         stored = writing.result()
@@ -295,19 +429,14 @@ class _Walk(Model):
             raise StoreCheckError(f"{owner.name} has stored {ranges(messages)} after {heir.name} had claimed them")
         if stored:
             self.stored(group, messages)
-        for tp in stolen:
-            truth = self.truth[group, tp]
-            truth.owner, truth.generation = heir, generation
-            heir.holds[tp] = generation
+        self.granted(heir, stolen, generation)
         self.check_load(heir.store, group)
         self.must_store(heir, self.messages(group, stolen))
         self.compare_results()
 
-    def _claim_late(self, group: str) -> None:
+    def _claim_late(self, owner: _Member, tps: list[TopicPartition]) -> None:
         """A claim of an older generation, or of another member in the same one, is refused and changes nothing."""
-        owner, tps = self.an_owner(group)
-        if owner is None:
-            return
+        group = owner.group
         other = self.other(owner)
         generation = min(self.truth[group, tp].generation for tp in tps) - self.chance.randint(0, 1)
         self.say(f"{other.name} claims {shown(tps)} in generation {generation}, which is over or not its own")
@@ -320,11 +449,9 @@ class _Walk(Model):
         self.check_load(other.store, group)
         self.must_store(owner, self.messages(group, tps))
 
-    def _claim_partly_late(self, group: str) -> None:
+    def _claim_partly_late(self, owner: _Member, tps: list[TopicPartition]) -> None:
         """Of a claim that is refused for one partition, nothing counts."""
-        owner, tps = self.an_owner(group)
-        if owner is None:
-            return
+        group = owner.group
         newest = self.generation(group) + 2
         self._claims(owner, tps[-1:], newest)
         other, wanted = self.other(owner), self.some()
@@ -337,12 +464,10 @@ class _Walk(Model):
             if mine:
                 self.must_store(member, self.messages(group, mine))
 
-    def _claim_twice_in_one(self, group: str) -> None:
+    def _claim_twice_in_one(self, owner: _Member, tps: list[TopicPartition]) -> None:
         """A member may claim again in its generation, in one claim with what is new."""
-        owner, tps = self.an_owner(group)
-        if owner is not None:
-            self._claims(owner, tps, max(self.truth[group, tp].generation for tp in tps))
-            self.must_store(owner, self.messages(group, tps))
+        self._claims(owner, tps, max(self.truth[owner.group, tp].generation for tp in tps))
+        self.must_store(owner, self.messages(owner.group, tps))
 
     def _race(self, group: str) -> None:
         """Two members claim in one generation at the same moment: one of them gets it."""
@@ -351,17 +476,14 @@ class _Walk(Model):
         first, second = self.chance.sample(self.of(group), 2)
         self.say(f"{first.name} and {second.name} claim {shown(tps)} in generation {generation} at once")
 
-        def attempt(member: Member) -> bool:
+        def attempt(member: _Member) -> bool:
             return not self.refused(lambda: member.store.claim(group, tps, generation, member.name))
 
-        calls = [(member, Call(lambda m=member: attempt(m))) for member in (first, second)]  # type: ignore[misc]
+        calls = [(member, _Call(lambda m=member: attempt(m))) for member in (first, second)]  # type: ignore[misc]
         winners = [member for member, call in calls if call.result()]
         if len(winners) != 1:
             raise StoreCheckError(f"of two members that claim in one generation {len(winners)} got it")
-        for tp in tps:
-            truth = self.truth[group, tp]
-            truth.owner, truth.generation = winners[0], generation
-            winners[0].holds[tp] = generation
+        self.granted(winners[0], tps, generation)
         self.must_store(winners[0], self.messages(group, tps))
 
     def _zombie(self, group: str) -> None:
@@ -394,3 +516,59 @@ class _Walk(Model):
                 raise StoreCheckError(f"{fresh.name} may store without a claim")
             self._claims(fresh, tps, self.generation(group) + 1)
             self.must_store(fresh, self.messages(group, tps))
+
+
+class _Call:
+    """A call in its own thread."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._outcome: Any = None
+        self._error: BaseException | None = None
+        self.done = threading.Event()
+        threading.Thread(target=self._run, name="check_store", daemon=True).start()
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._call()
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self._error = error
+        self.done.set()
+
+    def result(self) -> Any:
+        """Return the result; raise the exception of the call."""
+        if not self.done.wait(_FOR_EVER):
+            raise StoreCheckError(f"a call has not come back within {_FOR_EVER:.0f} s")
+        if self._error is not None:
+            raise self._error
+        return self._outcome
+
+
+def group_of(member: _Member) -> dict[str, str]:
+    return {"group": member.group}
+
+
+def close_store(store: Any) -> None:
+    close = getattr(store, "close", None)
+    if close is not None:
+        close()
+
+
+def value_of(group: str, tp: TopicPartition, offset: int, life: int = 0) -> bytes:
+    """``life``: how many topics of that name there were before."""
+    return f"{group} {tp.topic}-{tp.partition} {offset}{f' of topic {life}' if life else ''}".encode()
+
+
+def end_of(messages: list[Message], tp: TopicPartition) -> int:
+    return max(m.offset for m in messages if (m.topic, m.partition_id) == tp) + 1
+
+
+def shown(tps: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{number}" for topic, number in tps)
+
+
+def ranges(messages: list[Message]) -> str:
+    found: dict[str, list[int]] = {}
+    for message in messages:
+        found.setdefault(f"{message.topic}-{message.partition_id}", []).append(message.offset)
+    return ", ".join(f"{name}: {min(offsets)}..{max(offsets)}" for name, offsets in found.items())

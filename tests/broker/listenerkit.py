@@ -272,8 +272,9 @@ def configure_group(broker: DevBroker, group: str, **ms: int) -> None:
 
     body = struct.pack(">ib", 1, 32) + text(group) + struct.pack(">i", len(entries))
     body += b"".join(text(name) + b"\0" + text(value) for name, value in entries) + b"\0"
-    answer = _admin._ask(broker.port_of(), 44, 0, body, 10.0)
-    code = struct.unpack_from(">iih", answer)[2]
+    frame = struct.pack(">hhih", 44, 0, 1, -1) + body
+    answer = _admin.exchange(broker.port_of(), struct.pack(">i", len(frame)) + frame, 10.0)
+    code = struct.unpack_from(">iiih", answer)[3]
     assert code == 0, answer
 
 

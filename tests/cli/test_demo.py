@@ -256,7 +256,7 @@ def test_an_output_directory_of_somebody_else_is_refused(tmp_path: Path) -> None
     output = tmp_path / "out"
     output.mkdir()
     output.chmod(0o777)
-    with pytest.raises(ConfigurationError, match=r"can be written by everybody .*choose another --output"):
+    with pytest.raises(ConfigurationError, match=r"can be written by every user .*choose another --output"):
         Demo(Plan(output=str(output)), Screen(io.StringIO()))._check_output(SimpleNamespace(identity="c/t/1", name="t"))
 
 

@@ -15,9 +15,10 @@ from typing import Any
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire.records.arrow import COLUMNS, chunk_to_columns
 from managedconsumer.wire.records.crc32c import crc32c
-from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker, encode_messages
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 from tests.fuzz.kit import Case, mutate
 from tests.wire.logkit import implementations
+from tests.wire.oldformats import encode_messages
 
 _BASES = (0, 0, 0, 5, 1 << 40, (1 << 62) + 7, (1 << 63) - 40, (1 << 63) - 2)
 _STATE = (

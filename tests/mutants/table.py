@@ -277,8 +277,8 @@ GROUP = [
     Mutant(
         "the coordinator of the simulation fences nobody",
         "managedconsumer/testing/memory/classic_group.py",
-        "    def check_commit(self, body: Body) -> int:\n",
-        "    def check_commit(self, body: Body) -> int:\n"
+        "    def check_commit(self, body: Body, *, transactional: bool = False) -> int:\n",
+        "    def check_commit(self, body: Body, *, transactional: bool = False) -> int:\n"
         "        return 0\n"
         "\n"
         "    def check_nothing(self, body: Body) -> int:\n",
@@ -786,7 +786,7 @@ WIRE = [
     ),
     Mutant(
         "an aborted transaction that begins at a batch's last offset",
-        "managedconsumer/wire/records/_aborts_py.py",
+        "managedconsumer/wire/records/_batches_py.py",
         "while self._later and self._later[-1][1] <= batch.last_offset:",
         "while self._later and self._later[-1][1] < batch.last_offset:",
         ("tests/wire/test_records.py",),

@@ -111,7 +111,9 @@ def test_a_fault_that_is_cancelled(broker: MemoryBroker) -> None:
 
 
 def test_mistakes(broker: MemoryBroker) -> None:
-    with pytest.raises(err.ConfigurationError, match="there is no request 'Commit': ApiVersions, "):
+    with pytest.raises(
+        err.ConfigurationError, match="there is no request 'Commit': AddOffsetsToTxn, AddPartitionsToTxn, ApiVersions, "
+    ):
         broker.fail_next("Commit", 1)
     with pytest.raises(err.ConfigurationError, match="neither an error code nor an error of Kafka's"):
         broker.fail_next("Fetch", ValueError)  # type: ignore[arg-type]

@@ -44,9 +44,9 @@ def linked(path: Path) -> Path:
 
 
 HOSTILE = [
-    pytest.param(by_stranger, "belongs to somebody else .user id 12345", marks=as_root),
-    pytest.param(linked, "is a symbolic link that belongs to somebody else .user id 12345", marks=as_root),
-    pytest.param(writable, "can be written by everybody .mode 0777"),
+    pytest.param(by_stranger, "belongs to another user .user id 12345", marks=as_root),
+    pytest.param(linked, "is a symbolic link that belongs to another user .user id 12345", marks=as_root),
+    pytest.param(writable, "can be written by every user .mode 0777"),
 ]
 Make = Callable[[Path], Path]
 
@@ -83,7 +83,7 @@ def test_what_others_can_change_is_refused(make: Make, said: str, tmp_path: Path
 def test_a_way_through_a_directory_where_everybody_can_rename_is_refused(tmp_path: Path) -> None:
     open_to_all = writable(tmp_path / "open")
     ours = open_to_all / "ours"
-    with pytest.raises(NotOurs, match=f"everybody can rename what is in {open_to_all}"):
+    with pytest.raises(NotOurs, match=f"every user can rename what is in {open_to_all}"):
         own_directory(ours)
     assert not ours.exists(), "it is not even made"
     open_to_all.chmod(0o1777)  # as /tmp is
@@ -94,7 +94,7 @@ def test_a_way_through_a_directory_where_everybody_can_rename_is_refused(tmp_pat
 def test_a_sticky_directory_is_no_protection_from_its_owner(tmp_path: Path) -> None:
     shared = by_stranger(tmp_path / "shared")
     shared.chmod(0o1777)
-    with pytest.raises(NotOurs, match="everybody can rename"):
+    with pytest.raises(NotOurs, match="every user can rename"):
         own_directory(shared / "ours")
 
 
@@ -122,7 +122,7 @@ def test_the_cache_of_jars(make: Make, said: str, tmp_path: Path, monkeypatch: p
 def test_a_strangers_jars_in_our_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANAGEDCONSUMER_CACHE", str(tmp_path / "cache"))
     by_stranger(tmp_path / "cache" / "kafka-4.1.0")
-    with pytest.raises(DataDirError, match=r"kafka-4.1.0 belongs to somebody else"):
+    with pytest.raises(DataDirError, match=r"kafka-4.1.0 belongs to another user"):
         kafka_jars(parse_version("4.1.0"))
 
 
@@ -139,7 +139,7 @@ def test_a_data_directory(make: Make, said: str, tmp_path: Path, monkeypatch: py
 def test_a_strangers_node_in_our_data_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DevBroker, "fetch", lambda _self: None)
     by_stranger(own_directory(tmp_path / "data") / "node-1")
-    with pytest.raises(DataDirError, match="node-1 belongs to somebody else"):
+    with pytest.raises(DataDirError, match="node-1 belongs to another user"):
         DevBroker(data_dir=tmp_path / "data").start()
 
 

@@ -14,9 +14,10 @@ from tests.testing import test_same_logs as logs
 from tests.testing import test_same_members as members
 from tests.testing import test_same_modern as modern
 from tests.testing import test_same_offsets as offsets
+from tests.testing import test_same_transactions as transactions
 from tests.testing.clients import CLIENTS, LACKS, Wish
 
-FILES = (classic, logs, members, modern, offsets)
+FILES = (classic, logs, members, modern, offsets, transactions)
 PAGE = text_of("testing.rst")
 NAMES = {
     "ours": "managedconsumer",

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire import records
 from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS, check_columns, chunk_to_columns, schema
-from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker, encode_messages
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
 from tests.wire.logkit import build, implementations, step
+from tests.wire.oldformats import encode_messages
 from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, flip
 
 

@@ -130,7 +130,6 @@ def test_a_stream_cut_at_each_byte_gives_the_same_frames() -> None:
     for cut in range(len(stream) + 1):
         reader = FrameReader(LIMIT)
         assert reader.feed(stream[:cut]) + reader.feed(stream[cut:]) == payloads
-        assert not reader.in_mid_frame
     reader = FrameReader(LIMIT)
     assert [frame for at in range(len(stream)) for frame in reader.feed(stream[at : at + 1])] == payloads
 
@@ -144,16 +143,6 @@ def test_random_pieces() -> None:
         got += reader.feed(memoryview(stream)[pos : pos + size])
         pos += size
     assert got == payloads
-
-
-def test_it_knows_whether_a_frame_is_under_way() -> None:
-    reader = FrameReader(LIMIT)
-    assert not reader.in_mid_frame
-    for piece in (b"\0", b"\0\0\x05", b"abcd"):
-        assert reader.feed(piece) == []
-        assert reader.in_mid_frame
-    assert reader.feed(b"e") == [b"abcde"]
-    assert not reader.in_mid_frame
 
 
 def test_a_request_of_an_unknown_api_is_refused() -> None:

@@ -12,7 +12,8 @@ from aiokafka.record.legacy_records import LegacyRecordBatch as AioBatch
 from aiokafka.record.legacy_records import LegacyRecordBatchBuilder as AioBuilder
 
 from managedconsumer.wire.records import compression, legacy
-from managedconsumer.wire.records.encode import Record, encode_batch, encode_messages
+from managedconsumer.wire.records.encode import Record, encode_batch
+from tests.wire.oldformats import encode_messages
 from tests.wire.recordkit import chunk, drain, offsets
 
 with warnings.catch_warnings():

@@ -17,7 +17,8 @@ import pytest
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire import records
-from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker, encode_messages
+from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
+from tests.wire.oldformats import encode_messages
 from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, drain, flip, offsets
 
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire import records
 from managedconsumer.wire.records import compression
-from managedconsumer.wire.records.encode import Record, encode_batch, encode_messages
+from managedconsumer.wire.records.encode import Record, encode_batch
+from tests.wire.oldformats import encode_messages
 from tests.wire.recordkit import PARTITION, TOPIC, batch, chunk, drain, flip, offsets, with_crc
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]

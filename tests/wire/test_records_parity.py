@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire.records.arrow import COLUMNS, chunk_to_columns
-from managedconsumer.wire.records.encode import Record, encode_batch, encode_messages
+from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.wire.logkit import build, implementations, step
+from tests.wire.oldformats import encode_messages
 from tests.wire.recordkit import batch, chunk, with_crc
 
 STATE = (

@@ -97,6 +97,10 @@ def defaults_stand_for_what_is_left_out(api: Api, version: int, direction: str) 
 def test_the_versions_are_those_of_kafka_4_3_down_to_what_kafka_4_still_answers() -> None:
     assert {api.name: (api.min_version, api.max_version, api.flexible_from) for api in APIS.values()} == {
         "Produce": (3, 13, 9),
+        "AddPartitionsToTxn": (0, 5, 3),
+        "AddOffsetsToTxn": (0, 4, 3),
+        "EndTxn": (0, 5, 3),
+        "TxnOffsetCommit": (0, 5, 3),
         "InitProducerId": (0, 5, 2),  # the sixth, for two-phase commits, is not stable
         "Fetch": (4, 18, 12),
         "ListOffsets": (1, 11, 6),
@@ -113,6 +117,7 @@ def test_the_versions_are_those_of_kafka_4_3_down_to_what_kafka_4_still_answers(
         "SaslHandshake": (0, 1, None),
         "ApiVersions": (0, 4, 3),
         "CreateTopics": (2, 7, 5),
+        "CreatePartitions": (0, 3, 2),
         "DeleteTopics": (1, 6, 4),
         "DeleteRecords": (0, 2, 2),
         "OffsetForLeaderEpoch": (2, 4, 4),

@@ -1,30 +1,28 @@
-"""A handful of hand-made requests: is the broker ready, and topics made and deleted.
+"""Requests of the dev broker to its nodes: whether a node is ready, and topics that are made and deleted.
 
-The client's own connection and schemas are not used here on purpose: a test of them must not start by trusting them.
-The versions are the oldest that Kafka 4 still takes, in the classic encoding.
+The versions are the oldest that Kafka 4 still takes.
 """
 
 from __future__ import annotations
 
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from managedconsumer import codes
+from managedconsumer.errors import KafkaException
 from managedconsumer.testing.kafka._errors import DevBrokerError
 from managedconsumer.testing.kafka._kafka_config import HOST
+from managedconsumer.wire.protocol import framing, schemas
+from managedconsumer.wire.protocol.api import Api
 
-_METADATA = 3
-_API_VERSIONS = 18
-_CREATE_TOPICS = 19
-_DELETE_TOPICS = 20
-_CREATE_PARTITIONS = 37
 _ADMIN_TIMEOUT_MS = 30000
 _MAX_ANSWER = 16 << 20
 # How long (seconds) a node that was paused or killed may be back before the controller knows it.
 _SETTLE_SECONDS = 15.0
+_FAILURES = (OSError, ValueError, KafkaException)
 
 
 @dataclass(frozen=True)
@@ -47,35 +45,40 @@ def listens(port: int, timeout: float = 1.0) -> bool:
 
 
 def speaks_kafka(port: int, timeout: float = 1.0) -> bool:
-    """Whether something on the port answers ApiVersions."""
+    """Whether a Kafka broker answers ApiVersions on the port."""
     try:
-        body = _ask(port, _API_VERSIONS, 0, b"", timeout)
-    except (OSError, ValueError):
+        return not _ask(port, schemas.API_VERSIONS, 0, {}, timeout)["error_code"]
+    except _FAILURES:
         return False
-    return len(body) >= 6 and body[:2] == b"\0\0"
 
 
 def view(port: int, timeout: float = 2.0, topics: bool = False) -> View | None:
     """Return the broker's view of the cluster; None when it does not answer (yet). ``topics``: with all partitions."""
     try:
-        body = _ask(port, _METADATA, 1, struct.pack(">i", -1 if topics else 0), timeout)
-        return _parse_metadata(_Reader(body))
-    except (OSError, ValueError):
+        found = _ask(port, schemas.METADATA, 1, {"topics": None if topics else []}, timeout)
+    except _FAILURES:
         return None
+    lacking, leaders = 0, {}
+    for topic in found["topics"]:
+        parts = topic["partitions"]
+        leaders[topic["name"]] = sum(part["leader_id"] >= 0 for part in parts)
+        lacking += sum(p["leader_id"] < 0 or {*p["replica_nodes"]} != {*p["isr_nodes"]} for p in parts)
+    return View(frozenset(each["node_id"] for each in found["brokers"]), found["controller_id"], lacking, leaders)
 
 
-def _ask(port: int, api: int, version: int, body: bytes, timeout: float) -> bytes:
-    client = b"managedconsumer-devbroker"
-    frame = struct.pack(f">hhih{len(client)}s", api, version, 1, len(client), client) + body
+def _ask(port: int, api: Api, version: int, body: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+    frame = framing.encode_frame(api, version, 1, "managedconsumer-devbroker", api.encode(version, body))
+    number, answer = framing.parse_response_header(api, version, exchange(port, frame, timeout))
+    if number != 1:
+        raise ValueError("the response is one to another request")
+    return api.decode(version, answer)
+
+
+def exchange(port: int, frame: bytes, timeout: float) -> bytes:
+    """Send one request, size included, and return its response without the size."""
     with _connect(port, timeout) as connection:
-        connection.sendall(struct.pack(">i", len(frame)) + frame)
-        (size,) = struct.unpack(">i", _receive(connection, 4))
-        if not 4 <= size <= _MAX_ANSWER:
-            raise ValueError(f"absurd answer of {size} bytes")
-        answer = _receive(connection, size)
-    if answer[:4] != b"\0\0\0\1":
-        raise ValueError("not an answer to what was asked")
-    return answer[4:]
+        connection.sendall(frame)
+        return _receive(connection, framing.check_frame_size(_receive(connection, framing.SIZE_BYTES), _MAX_ANSWER))
 
 
 def _connect(port: int, timeout: float) -> socket.socket:
@@ -97,107 +100,38 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return bytes(parts)
 
 
-class _Reader:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    def number(self, form: str) -> int:
-        size = struct.calcsize(form)
-        if self._at + size > len(self._data):
-            raise ValueError("answer too short")
-        (value,) = struct.unpack_from(form, self._data, self._at)
-        self._at += size
-        return int(value)
-
-    def text(self) -> str | None:
-        size = self.number(">h")
-        if size < 0:
-            return None
-        if self._at + size > len(self._data):
-            raise ValueError("answer too short")
-        self._at += size
-        return self._data[self._at - size : self._at].decode("utf-8", "replace")
-
-    def numbers(self) -> list[int]:
-        return [self.number(">i") for _ in range(self.number(">i"))]
-
-
-def _parse_metadata(reader: _Reader) -> View:
-    brokers: set[int] = set()
-    for _ in range(reader.number(">i")):
-        brokers.add(reader.number(">i"))
-        reader.text()  # host
-        reader.number(">i")  # port
-        reader.text()  # rack
-    controller = reader.number(">i")
-    lacking = 0
-    leaders: dict[str, int] = {}
-    for _ in range(reader.number(">i")):
-        reader.number(">h")  # error
-        topic = reader.text() or ""
-        reader.number(">b")  # internal
-        for _ in range(reader.number(">i")):
-            reader.number(">h")  # error
-            reader.number(">i")  # partition
-            leader = reader.number(">i")
-            replicas, in_sync = reader.numbers(), reader.numbers()
-            lacking += leader < 0 or set(replicas) != set(in_sync)
-            leaders[topic] = leaders.get(topic, 0) + (leader >= 0)
-    return View(frozenset(brokers), controller, lacking, leaders)
-
-
-def _text(value: str | None) -> bytes:
-    if value is None:
-        return struct.pack(">h", -1)
-    data = value.encode("utf-8")
-    return struct.pack(">h", len(data)) + data
-
-
 def create_topic(port: int, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> None:
-    """CreateTopics v2; raises :class:`DevBrokerError` with the broker's own words."""
-    body = struct.pack(">i", 1) + _text(name) + struct.pack(">ihi", partitions, replication, 0)
-    body += struct.pack(">i", len(configs)) + b"".join(_text(key) + _text(value) for key, value in configs.items())
-    _change(port, _CREATE_TOPICS, 2, body + struct.pack(">ib", _ADMIN_TIMEOUT_MS, 0), f"create topic {name!r}", True)
+    """CreateTopics; raises :class:`DevBrokerError` with the broker's own words."""
+    texts = [{"name": key, "value": value} for key, value in configs.items()]
+    topic = {"name": name, "num_partitions": partitions, "replication_factor": replication, "configs": texts}
+    _change(port, schemas.CREATE_TOPICS, {"topics": [topic]}, "topics", f"create topic {name!r}")
 
 
 def delete_topic(port: int, name: str) -> None:
-    """DeleteTopics v1."""
-    body = struct.pack(">i", 1) + _text(name) + struct.pack(">i", _ADMIN_TIMEOUT_MS)
-    _change(port, _DELETE_TOPICS, 1, body, f"delete topic {name!r}", False)
+    """DeleteTopics."""
+    _change(port, schemas.DELETE_TOPICS, {"topic_names": [name]}, "responses", f"delete topic {name!r}")
 
 
 def create_partitions(port: int, name: str, total: int) -> None:
-    """CreatePartitions v0; ``total`` is the number that the topic has afterwards."""
-    body = struct.pack(">i", 1) + _text(name) + struct.pack(">iiib", total, -1, _ADMIN_TIMEOUT_MS, 0)
-    _change(port, _CREATE_PARTITIONS, 0, body, f"give topic {name!r} {total} partitions", True)
+    """CreatePartitions; ``total`` is the number that the topic has afterwards."""
+    topic = {"name": name, "count": total}
+    _change(port, schemas.CREATE_PARTITIONS, {"topics": [topic]}, "results", f"give topic {name!r} {total} partitions")
 
 
-def _change(port: int, api: int, version: int, body: bytes, what: str, has_message: bool) -> None:
+def _change(port: int, api: Api, body: Mapping[str, Any], told: str, what: str) -> None:
+    """Send the request until the controller knows all nodes; ``told``: the array with the error in its response."""
     limit = time.monotonic() + _SETTLE_SECONDS
+    body = {**body, "timeout_ms": _ADMIN_TIMEOUT_MS}
     while True:
-        code, message = _try_change(port, api, version, body, what, has_message)
-        if code == 0:
+        try:
+            (found,) = _ask(port, api, api.min_version, body, _ADMIN_TIMEOUT_MS / 1000)[told]
+        except _FAILURES as error:
+            raise DevBrokerError(f"Cannot {what}: the broker on port {port} did not answer ({error}).") from error
+        code, message = found["error_code"], found.get("error_message")
+        if not code:
             return
         fenced = code == codes.INVALID_REPLICATION_FACTOR and "fenced" in (message or "")
-        unsettled = fenced or code == codes.NOT_CONTROLLER
-        if not unsettled or time.monotonic() > limit:
+        if not (fenced or code == codes.NOT_CONTROLLER) or time.monotonic() > limit:
             text = f"Cannot {what}: {message or 'the broker gave no text'} (Kafka's error code {code})."
             raise DevBrokerError(text, code)
         time.sleep(0.05)
-
-
-def _try_change(port: int, api: int, version: int, body: bytes, what: str, has_message: bool) -> tuple[int, str | None]:
-    """The first error in the answer, or (0, None)."""
-    try:
-        reader = _Reader(_ask(port, api, version, body, _ADMIN_TIMEOUT_MS / 1000))
-        reader.number(">i")  # throttle time
-        for _ in range(reader.number(">i")):
-            reader.text()
-            code = reader.number(">h")
-            message = reader.text() if has_message else None
-            if code:
-                return code, message
-    except (OSError, ValueError) as error:
-        raise DevBrokerError(f"Cannot {what}: the broker on port {port} did not answer ({error}).") from error
-    return 0, None

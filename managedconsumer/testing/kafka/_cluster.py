@@ -1,4 +1,4 @@
-"""The nodes of a dev broker as one thing: laid out, formatted, launched, watched, ended."""
+"""The nodes of a dev broker: their settings, data, processes and state."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class NodeCluster:
         return [node for node in self.nodes.values() if node.is_alive() and not node.paused]
 
     def any_port(self) -> int:
-        """Where some node that is awake can be asked."""
+        """Return the port of a node that is awake."""
         awake = self.awake()
         if not awake:
             raise DevBrokerError("no node of the dev broker is running")

@@ -1,6 +1,6 @@
 """The SHA-256 digests of the jars of the tested Kafka releases, in files beside this one.
 
-A repository's own checksums come from the same place as the jars: they find damage, not a jar that somebody replaced.
+A repository's own checksums find damage, but no jar that an attacker has replaced there.
 
 ``python -m managedconsumer.testing.kafka._digests DIRECTORY`` prints the file of the release whose jars are there (see
 ``managedconsumer broker`` for the cache); compare it with a second source before you commit it.

@@ -100,7 +100,7 @@ class Instance:
 
 
 def home_of(kafka_version: str, brokers: int) -> Path:
-    """Where the broker of this version and size keeps its data, logs and status."""
+    """Return the directory of this version's and size's data, logs and status."""
     return state_dir() / f"kafka-{parse_version(kafka_version).text}-{brokers}"
 
 
@@ -137,7 +137,7 @@ def instances(kafka_version: str | None = None, brokers: int | None = None) -> l
 
 @contextmanager
 def only_one(home: Path) -> Iterator[None]:
-    """Holds the directory for one starter or stopper at a time; makes it. Raises :class:`DataDirError`."""
+    """Make and lock the directory: one process starts or stops at a time. Raises :class:`DataDirError`."""
     check_writable(home)
     try:
         with locked(home / "starting.lock"):

@@ -41,7 +41,7 @@ Progress = Callable[[str], None]
 
 
 def quiet(_text: str) -> None:
-    """The progress of those who do not want to know."""
+    """Ignores the progress."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _repository() -> str:
 
 
 def repository_name() -> str:
-    """Where the jars come from, for messages."""
+    """Return the repository's name for messages."""
     mirror = os.environ.get(_MIRROR)
     return f"the mirror {without_login(mirror)} (MANAGEDCONSUMER_MAVEN_REPOSITORY)" if mirror else "Maven Central"
 
@@ -257,9 +257,9 @@ def _unknown(version: KafkaVersion) -> UnknownKafkaVersionError:
 
 
 def _is_missing(version: KafkaVersion) -> bool:
-    """Whether the repository says at once that it has no such release; False also when it cannot be asked.
+    """Return whether the repository has no such release; False also when it does not answer.
 
-    A resolver takes half a minute to find that out, because it fetches its own parts first.
+    A resolver takes half a minute to find that out.
     """
     import urllib.request  # slow to import, and hardly ever needed
     from urllib.error import HTTPError
@@ -286,7 +286,7 @@ def _is_unknown(version: KafkaVersion, output: str) -> bool:
 
 
 def _telling(output: str, count: int = 2) -> str:
-    """The lines of a resolver's output that name the cause."""
+    """Return the lines of a resolver's output that name the cause."""
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines()]
     causes = [line for line in lines if re.search(r"rror at url|Host .* not found|ERROR\S* \w|rror:|gave up", line)]
     return "\n".join(

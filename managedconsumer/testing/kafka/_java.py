@@ -1,4 +1,4 @@
-"""Which ``java`` runs the dev broker."""
+"""The ``java`` that runs the dev broker."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 HOST = "127.0.0.1"
 
-# Fast and small: nobody waits three seconds for an empty group, a compaction or a dead broker.
+# Fast and small: no waits of seconds for an empty group, a compaction or a dead broker.
 _FAST = {
     "auto.create.topics.enable": "true",
     "group.initial.rebalance.delay.ms": "0",
@@ -47,7 +47,7 @@ _FAST_ELECTION = {
 
 @dataclass
 class NodeConfig:
-    """Where one node listens and writes."""
+    """One node's ports and directories."""
 
     node_id: int
     home: Path
@@ -90,10 +90,10 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port(taken: set[int]) -> int:
-    """A port outside the range that the system gives to outgoing connections.
+    """Return a free port outside the system's range for outgoing connections.
 
-    Inside that range a client that keeps trying to reach a stopped broker may be given the broker's own port as its
-    source port: it then connects to itself, and the broker cannot come back.
+    Inside that range a client that tries to reach a stopped broker may get the broker's port as its source port: it
+    connects to itself, and the broker cannot start.
     """
     for _ in range(1000):
         port = random.randint(15000, 32000)

@@ -40,7 +40,7 @@ class Node:
 
     @property
     def port(self) -> int:
-        """Where clients connect."""
+        """The port for clients."""
         return self.config.ports["PLAINTEXT"]
 
     def launch(self, command: list[str], keep_open: Sequence[int] = ()) -> None:
@@ -94,7 +94,7 @@ class Node:
             return ""
 
     def why_it_died(self) -> DevBrokerError:
-        """The error that fits a process that ended although it should run."""
+        """Return the error of a process that has ended unexpectedly."""
         code = None if self.process is None else self.process.poll()
         text = self.log_since_start()
         name = f"Kafka node {self.config.node_id}"
@@ -110,7 +110,7 @@ class Node:
 
 
 def _telling(text: str, count: int = 8) -> Sequence[str]:
-    """The lines of a log that say what went wrong."""
+    """Return the lines of a log with errors, or its last lines."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|Error:", line)]
     return lines if len(lines) <= count else (errors or lines)[-count:]

@@ -1,8 +1,7 @@
-"""Directories that are used only if nobody else on this machine can put something into them.
+"""Directories into which no other user of this machine can write.
 
-What lies in them is run (jars, a script) or believed (a status file with process ids). A directory that another user
-owns or may write to is refused, wherever it is; so is a path that leads through such a user's hands: a symbolic link
-of theirs, or a parent directory in which they may rename things.
+Their content is run (jars, a script) or trusted (a status file with process ids). A directory that another user owns or
+may write to is refused; so is a path with a symbolic link of another user, or with a parent in which others may rename.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _PRIVATE = 0o700
 
 
 class NotOurs(Exception):
-    """The text says which path it is and what is wrong with it."""
+    """Another user can change the path; the text has the path and the reason."""
 
 
 def own_directory(path: Path) -> Path:
@@ -47,29 +46,29 @@ def check_owned(path: Path) -> None:
     _check_way(path)
     found = os.stat(path)
     if found.st_uid not in _trusted(os.geteuid()):
-        raise NotOurs(f"{path} belongs to somebody else (user id {found.st_uid})")
+        raise NotOurs(f"{path} belongs to another user (user id {found.st_uid})")
     if found.st_mode & stat.S_IWOTH:
-        raise NotOurs(f"{path} can be written by everybody (mode {stat.S_IMODE(found.st_mode):04o})")
+        raise NotOurs(f"{path} can be written by every user (mode {stat.S_IMODE(found.st_mode):04o})")
     if found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid():
         raise NotOurs(f"{path} can be written by group {found.st_gid} (mode {stat.S_IMODE(found.st_mode):04o})")
 
 
 def _check_way(path: Path) -> None:
-    """Nobody else can turn the way to ``path`` somewhere else; what is not there yet is not looked at."""
+    """Raise :class:`NotOurs` if another user can redirect the way to ``path``, as far as it exists."""
     trusted = _trusted(os.geteuid())
     for step, found in _steps(path):
         if stat.S_ISLNK(found.st_mode):
             if found.st_uid not in trusted:
-                raise NotOurs(f"{step} is a symbolic link that belongs to somebody else (user id {found.st_uid})")
+                raise NotOurs(f"{step} is a symbolic link that belongs to another user (user id {found.st_uid})")
             continue
         # In a directory with the sticky bit (such as /tmp) only an entry's owner and the directory's may rename it.
         protected = found.st_mode & stat.S_ISVTX and found.st_uid in trusted
         if step != path and found.st_mode & stat.S_IWOTH and not protected:
-            raise NotOurs(f"everybody can rename what is in {step} (mode {stat.S_IMODE(found.st_mode):04o})")
+            raise NotOurs(f"every user can rename what is in {step} (mode {stat.S_IMODE(found.st_mode):04o})")
 
 
 def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Every directory and symbolic link on the way to ``path``, in order, as far as there is something."""
+    """Yield every directory and symbolic link on the way to ``path``, in order, as far as it exists."""
     todo = list(reversed(path.absolute().parts))
     place, links = Path(todo.pop()), 0
     while todo:
@@ -81,7 +80,7 @@ def _steps(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
         try:
             found = os.lstat(step)
         except OSError:
-            return  # missing, or not to be looked at: making or opening it will say which
+            return  # missing or forbidden: the error comes when it is made or opened
         yield step, found
         if not stat.S_ISLNK(found.st_mode):
             place = step

@@ -1,8 +1,8 @@
-"""Child processes that do not outlive us, whatever kills us.
+"""Child processes that do not outlive this process.
 
 ``prctl(PR_SET_PDEATHSIG)`` would end the brokers when the *thread* that started them ends, and needs code between
-fork and exec.  Instead a tiny shell holds the other end of a pipe: when we are gone, however that came about, the
-pipe closes, and the shell kills what is left and removes the temporary data.
+fork and exec.  Instead a small shell holds the other end of a pipe: when this process ends, the pipe closes, and the
+shell kills the children and removes the temporary data.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Watchdog:
     def guard(self, pids: Iterable[int]) -> None:
         """Replaces the list of processes to kill.
 
-        To be called before a process is reaped: as long as it is not, nobody else can get its id.
+        Call it before a process is reaped: until then no other process can get its id.
         """
         if self._shell.stdin is None:
             return
@@ -46,10 +46,10 @@ class Watchdog:
             self._shell.stdin.write((" ".join(map(str, pids)) + "\n").encode("ascii"))
             self._shell.stdin.flush()
         except OSError:
-            pass  # somebody killed the shell: the ordinary way of stopping still works
+            pass  # the shell was killed: the ordinary way of stopping still works
 
     def release(self) -> None:
-        """Ends the watchdog without harm to anybody."""
+        """Ends the watchdog, which kills nothing."""
         self._shell.kill()
         self._shell.wait()
         if self._shell.stdin is not None:

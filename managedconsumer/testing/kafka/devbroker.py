@@ -51,7 +51,7 @@ class DevBroker:
     :param heap_mb: Java heap of each node.
     :param jvm_options: further arguments for ``java``.
     :param start_timeout: seconds until a node that does not answer is given up.
-    :param progress: is told, in a line of text, about what takes long.
+    :param progress: called with a line of text about each step that takes long.
     """
 
     def __init__(
@@ -119,12 +119,12 @@ class DevBroker:
         return self.bootstrap_for("PLAINTEXT")
 
     def bootstrap_for(self, listener: str) -> str:
-        """The same for another listener."""
+        """``host:port`` of every node for another listener, separated by commas."""
         return ",".join(f"{HOST}:{self.port_of(node, listener)}" for node in self.node_ids)
 
     @property
     def data_dir(self) -> Path:
-        """Where the nodes write."""
+        """The directory of data and logs."""
         return self._started().home
 
     @property
@@ -167,7 +167,7 @@ class DevBroker:
                     break
                 except PortTakenError:
                     if self._settings.port or not remaining:
-                        raise  # else: somebody was faster with one of the ports that were free a moment ago
+                        raise  # else: another program has taken a port that was free
         return self
 
     def fetch(self) -> None:
@@ -206,8 +206,8 @@ class DevBroker:
     def stop(self, timeout: float = 10.0) -> None:
         """Stops every node: SIGTERM, and SIGKILL for those that still run after ``timeout`` seconds.
 
-        Idempotent.  A temporary data directory is removed, and then nobody waits for more than 1.5 seconds: the last
-        nodes of three end late because their quorum is gone, and the data that they would save is not kept.
+        Idempotent.  With temporary data the wait is 1.5 seconds at most: the last nodes of three end late without their
+        quorum, and their data is removed.
         """
         with self._lock:
             if self._cluster is not None:

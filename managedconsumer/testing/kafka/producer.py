@@ -1,8 +1,8 @@
-"""A small producer: for tests, benchmarks and the demo. This package consumes; it does not want to be your producer.
+"""A small producer for tests, benchmarks and the demo; it is not for applications.
 
-Batches of thousands of records go out with ``acks=all``, several on their way at once, a million small records in a few
-seconds. It sends again only what a broker has certainly not written (it does not lead the partition): what a broken
-connection leaves open is raised, and the caller, who may know the topic's end offsets, decides.
+It sends batches of thousands of records with ``acks=all``, several at a time: a million small records in a few seconds.
+It sends again only what a broker has certainly not written (it does not lead the partition). A broken connection is
+raised, and the caller decides.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import compression
-from managedconsumer.wire.records import format as fmt
-from managedconsumer.wire.records.crc32c import crc32c
 from managedconsumer.wire.records.encode import Record, encode_batch
 
 __all__ = ["Producer", "Record", "encode_plain", "murmur2", "partition_for"]
@@ -31,7 +29,7 @@ _TOPIC_ID_VERSION = 13
 _MOST_IN_FLIGHT = 4
 _TRIES = 25
 _BACKOFF_S = 0.2
-# The broker has not looked at the records: a new topic, or a leader that moved.
+# The broker has not written the records: the topic is new, or its leader has moved.
 _NOT_WRITTEN = frozenset(
     {
         codes.UNKNOWN_TOPIC_OR_PARTITION,
@@ -40,25 +38,6 @@ _NOT_WRITTEN = frozenset(
         codes.UNKNOWN_TOPIC_ID,
     }
 )
-
-
-class _Varints(dict[int, bytes]):
-    """Zigzag varints by number; the small ones, which come again and again, are kept."""
-
-    def __missing__(self, number: int) -> bytes:
-        raw = number << 1 if number >= 0 else (-number << 1) - 1
-        out = bytearray()
-        while raw > 127:
-            out.append(raw & 127 | 128)
-            raw >>= 7
-        out.append(raw)
-        made = bytes(out)
-        if -65536 < number < 65536:
-            self[number] = made
-        return made
-
-
-_varints = _Varints()
 
 
 def murmur2(data: bytes) -> int:
@@ -85,29 +64,10 @@ def partition_for(key: bytes, partitions: int) -> int:
 def encode_plain(
     rows: Sequence[tuple[bytes | None, bytes | None, int]], codec: int | str = compression.NONE, base_offset: int = 0
 ) -> bytes:
-    """One batch of (key, value, timestamp in ms) without headers: what ``encode_batch`` makes, but faster."""
-    number = compression.codec_number(codec)
-    first = newest = rows[0][2]
-    parts: list[bytes] = []
-    add, varint = parts.append, _varints
-    for delta, (key, value, timestamp) in enumerate(rows):
-        newest = max(newest, timestamp)
-        head = varint[timestamp - first] + varint[delta]
-        middle = b"\1" if key is None else varint[len(key)] + key
-        tail = b"\1" if value is None else varint[len(value)] + value
-        # 2: the attributes in front, the number of headers (none) behind.
-        add(varint[len(head) + len(middle) + len(tail) + 2])
-        add(b"\0%b%b%b\0" % (head, middle, tail))
-    body = b"".join(parts)
-    if number:
-        body = compression.compress(number, body)
-    size = fmt.HEADER_BYTES - fmt.PREFIX_BYTES + len(body)
-    last = len(rows) - 1
-    header = bytearray(
-        fmt.HEADER.pack(base_offset, size, 0, 2, 0, number, last, first, newest, -1, -1, -1, len(rows)),
+    """One batch of (key, value, timestamp in ms) without headers."""
+    return encode_batch(
+        [(value, key, timestamp, (), None) for key, value, timestamp in rows], codec=codec, base_offset=base_offset
     )
-    header[17:21] = crc32c(bytes(header[fmt.CRC_FROM :]) + body).to_bytes(4, "big")
-    return bytes(header) + body
 
 
 class _Sent(NamedTuple):
@@ -148,12 +108,12 @@ class Producer:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; what is on its way may or may not arrive (call :meth:`flush` before)."""
+        """Close the connections; call :meth:`flush` before, or records may be lost."""
         self._waiting.clear()
         self.cluster.close()
 
     def partitions(self, topic: str) -> int:
-        """How many partitions the topic has; waits for a topic that is being made, raises what is wrong with it."""
+        """Return the number of the topic's partitions; waits for a new topic, raises the topic's error."""
         info = None
         for _ in range(_TRIES):
             snapshot = self.cluster.refresh([topic])
@@ -195,9 +155,7 @@ class Producer:
 
     def encode(self, records: Sequence[Record]) -> bytes:
         """One batch in this producer's codec."""
-        if any(record.headers or record.offset_delta is not None for record in records):
-            return encode_batch(records, codec=self.codec)
-        return encode_plain([(record.key, record.value, record.timestamp) for record in records], self.codec)
+        return encode_batch(records, codec=self.codec)
 
     # -- batch by batch -------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The in-memory broker's API versions: topics by name in commits (ids came later), groups of both kinds."""
+"""The API versions of the in-memory broker: those with topic names in commits."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ VERSIONS: dict[int, tuple[int, int]] = {
     21: (0, 2),  # DeleteRecords
     22: (0, 5),  # InitProducerId
     23: (2, 4),  # OffsetForLeaderEpoch
+    24: (0, 3),  # AddPartitionsToTxn
+    25: (0, 3),  # AddOffsetsToTxn
+    26: (0, 3),  # EndTxn
+    28: (0, 3),  # TxnOffsetCommit
     AUTHENTICATE_KEY: (0, 2),
     42: (0, 2),  # DeleteGroups
     47: (0, 0),  # OffsetDelete
@@ -35,7 +39,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
 
 
 def api_keys(without: tuple[int, ...] = ()) -> list[dict[str, int]]:
-    """ApiVersions' list."""
+    """Return the list for ApiVersions."""
     return [
         {"api_key": key, "min_version": low, "max_version": high}
         for key, (low, high) in VERSIONS.items()

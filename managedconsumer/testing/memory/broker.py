@@ -7,41 +7,47 @@
         assert broker.committed("billing")[TopicPartition("orders", 0)] == 1
 
 Any client that speaks the protocol of Kafka 2.4 may use it, several at a time. It has one node or several, groups of
-both kinds (classic with KIP-345 and KIP-394, and KIP-848), transactions as readers see them, idempotent producers, SASL
-and TLS. It has no transactional producers, no quotas and no ACLs; ``docs/howto/testing.rst`` says what is the same as
-in Kafka. A stop and a start are a fail-over of its coordinator: topics, commits and members stay; the members' sessions
-begin anew. What a real broker does under faults is :class:`~managedconsumer.testing.DevBroker`'s to tell.
+both kinds (classic with KIP-345 and KIP-394, and KIP-848), idempotent and transactional producers (KIP-98, KIP-447),
+SASL and TLS. It has no quotas and no ACLs; ``docs/howto/testing.rst`` says what is the same as in Kafka. A stop and a
+start are a fail-over of its coordinators: topics, commits, members and open transactions stay; sessions and timeouts
+begin anew. For a real broker's behaviour under faults use :class:`~managedconsumer.testing.DevBroker`.
 """
 
 from __future__ import annotations
 
 import ssl
 import time
-from typing import Any, Collection, Iterable, Mapping, Sequence
+from typing import Any, Callable, Collection, Iterable, Mapping, Sequence, TypeVar
 
-from managedconsumer.errors import ConfigurationError, ProtocolClientError
+from managedconsumer.errors import ConfigurationError, IllegalStateError, ProtocolClientError
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.kafka.producer import partition_for
 from managedconsumer.testing.memory import faults
 from managedconsumer.testing.memory.faults import Fault, When
+from managedconsumer.testing.memory.logins import Login
 from managedconsumer.testing.memory.logs import Log
+from managedconsumer.testing.memory.member import Request
 from managedconsumer.testing.memory.nodes import Nodes
-from managedconsumer.testing.memory.serving import Serving
+from managedconsumer.testing.memory.request_handlers import RequestHandlers
+from managedconsumer.testing.memory.server import Answer, Peer, Server
 from managedconsumer.testing.memory.transactions import Transaction
+from managedconsumer.wire.protocol import framing, schemas
 from managedconsumer.wire.records import Message, PartitionContext
 from managedconsumer.wire.records.encode import Record, encode_batch
 
+Self = TypeVar("Self", bound="MemoryBroker")
+_S = schemas
 _PROTOCOLS = ("classic", "consumer")
 
 
-class MemoryBroker(Serving):
+class MemoryBroker:
     """A broker on 127.0.0.1. ``topics``: partitions by name. Thread-safe; use it by ``with`` or ``start()``.
 
     ``brokers``: how many nodes; with a ``port`` they have that one and those behind it. ``rebalance_delay_ms`` is
     Kafka's ``group.initial.rebalance.delay.ms`` (there 3,000 ms): how long the first member of an empty classic group
     waits for others. ``heartbeat_interval_ms`` is how often a KIP-848 member has to call (there 5,000 ms).
     ``group_protocols=("classic",)`` is a broker without KIP-848. ``users``: passwords by name, for SASL PLAIN and
-    SCRAM (OAUTHBEARER takes their unsigned tokens); without them nobody has to log in. ``ssl_context``: a server's;
+    SCRAM (OAUTHBEARER takes their unsigned tokens); without them no client has to log in. ``ssl_context``: a server's;
     with it the broker speaks TLS.
     """
 
@@ -62,18 +68,87 @@ class MemoryBroker(Serving):
             raise ConfigurationError(f"brokers: {brokers!r} is below 1")
         if not set(group_protocols) <= set(_PROTOCOLS) or "classic" not in group_protocols:
             raise ConfigurationError(f"group_protocols: {group_protocols!r} is neither {_PROTOCOLS!r} nor ('classic',)")
-        super().__init__(
-            Nodes(brokers),
-            port,
-            users=users,
-            tls=ssl_context,
+        self._nodes = Nodes(brokers)
+        self._ports = {node: port + node - 1 if port else 0 for node in self._nodes.numbers}
+        self._users, self._tls = dict(users or {}), ssl_context
+        self._handlers = RequestHandlers(
+            self._nodes,
+            self._addresses,
+            Server.now,
+            self._after,
             delay=rebalance_delay_ms / 1000.0,
             interval=heartbeat_interval_ms / 1000.0,
             modern="consumer" in group_protocols,
+            written=self._wake,
         )
+        self._topics = self._handlers.topics
+        self._waiting: list[Callable[[], bool]] = []
+        self._server: Server | None = None
+        self._at = 1  # the node that has received the present request
         self._turn = 0
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
+
+    # -- lifecycle ------------------------------------------------------------------------------------
+
+    def start(self: Self) -> Self:
+        """Listen. Raises OSError when ``port`` is taken, IllegalStateError when it runs already."""
+        if self._server is not None:
+            raise IllegalStateError("the broker is running already")
+        self._server = Server(self._receive, {node: self._ports[node] for node in self._nodes.up}, self._tls)
+        self._ports.update(self._server.ports)
+        self._server.call(self._handlers.reload)
+        return self
+
+    def stop(self) -> None:
+        """Hang up; topics, commits and members stay for another :meth:`start`. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.stop()
+            self._waiting.clear()
+
+    def __enter__(self: Self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` of all nodes; the same after a :meth:`stop` and :meth:`start`.
+
+        Raises IllegalStateError before the first start.
+        """
+        ports = [self._port, *(self._ports[node] for node in self._nodes.numbers[1:])]
+        return ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    @property
+    def _port(self) -> int:
+        if not self._ports[1]:
+            raise IllegalStateError("start() the broker first: it has no port yet")
+        return self._ports[1]
+
+    def _addresses(self) -> list[dict[str, Any]]:
+        ports = {**self._ports, 1: self._port}
+        return [{"node_id": node, "host": "127.0.0.1", "port": ports[node]} for node in self._nodes.up]
+
+    def _do(self, work: Callable[[], Any]) -> Any:
+        return work() if self._server is None else self._server.call(work)
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        if self._server is not None:
+            self._server.after(seconds, call)
+
+    def _leave(self, node: int) -> None:
+        self._handlers.leave(node)
+        if self._server is not None:
+            self._server.close_node(node)
+        self._wake()
+
+    def _come_back(self, node: int) -> None:
+        if self._server is not None and node in self._nodes.down:
+            self._server.open(node, self._ports[node])
+        self._nodes.down.discard(node)
 
     # -- topics ---------------------------------------------------------------------------------------
 
@@ -112,13 +187,22 @@ class MemoryBroker(Serving):
         ``timestamp`` in milliseconds since 1970 (None: now). ``key``, ``timestamp`` and ``headers`` are for plain
         values; a ``Record`` has its own. Raises ConfigurationError for an unknown partition. From any thread.
         """
-        stamp = int(time.time() * 1000) if timestamp is None else timestamp
-        records = [value if isinstance(value, Record) else Record(value, key, stamp, headers) for value in values]
-        return self._write(topic, records, partition, {})
+        return self._write(topic, values, {}, key=key, partition=partition, timestamp=timestamp, headers=headers)
 
     def _write(
-        self, topic: str, records: Sequence[Record], partition: int | None, how: Mapping[str, Any]
+        self,
+        topic: str,
+        values: Iterable[bytes | Record | None],
+        how: Mapping[str, Any],
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
     ) -> list[tuple[int, int]]:
+        """:meth:`produce` with further arguments for ``encode_batch``."""
+        stamp = int(time.time() * 1000) if timestamp is None else timestamp
+        records = [value if isinstance(value, Record) else Record(value, key, stamp, headers) for value in values]
         result: list[tuple[int, int]] = self._do(
             lambda: [self._append(topic, each, partition, how) for each in records]
         )
@@ -139,26 +223,13 @@ class MemoryBroker(Serving):
         A reader with ``isolation_level="read_committed"`` waits before it while it is open, and leaves it out when it
         was aborted. ``with broker.transaction() as transaction:`` commits at the end, or aborts after an exception.
         """
-        number: int = self._do(self._handlers.new_producer)
+        coordinator = self._handlers.transactions
+        number: int = self._do(coordinator.new_producer)
         how = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
-
-        def write(
-            topic: str, values: Iterable[bytes | Record | None], options: dict[str, Any]
-        ) -> list[tuple[int, int]]:
-            plain = {"key": None, "headers": (), "timestamp": None, "partition": None, **options}
-            stamp = int(time.time() * 1000) if plain["timestamp"] is None else plain["timestamp"]
-            records = [
-                value if isinstance(value, Record) else Record(value, plain["key"], stamp, plain["headers"])
-                for value in values
-            ]
-            return self._write(topic, records, plain["partition"], how)
-
-        def end(commit: bool) -> None:
-            for log in self._topics.everything().values():
-                log.end_transaction(number, commit=commit, timestamp=int(time.time() * 1000))
-            self._wake()
-
-        return Transaction(write, lambda commit: self._do(lambda: end(commit)))
+        return Transaction(
+            lambda topic, values, options: self._write(topic, values, how, **options),
+            lambda commit: self._do(lambda: coordinator.end_written(number, commit=commit)),
+        )
 
     def end_offsets(self) -> dict[TopicPartition, int]:
         """The next offset of every partition."""
@@ -231,7 +302,8 @@ class MemoryBroker(Serving):
         """Another node leads the partition (None: the next one). Raises ConfigurationError for an unknown one."""
         self._log(topic, partition)
         self._check(node)
-        self._do(lambda: self._lead(topic, partition, node))
+        self._do(lambda: self._handlers.lead(topic, partition, node))
+        self._do(self._wake)
 
     def coordinator(self, group: str) -> int:
         """The node that coordinates a group."""
@@ -286,8 +358,94 @@ class MemoryBroker(Serving):
 
     def heal(self) -> None:
         """Cancel every fault that fail_next(), delay_next() and drop_next() have made."""
-        self._do(self._handlers.faults.clear)
+        self._do(self._handlers.clear_faults)
 
     def _fault(self, fault: Fault) -> Fault:
-        self._do(lambda: self._handlers.faults.add(fault))
+        self._do(lambda: self._handlers.add_fault(fault))
         return fault
+
+    # -- requests, in the server's thread ---------------------------------------------------------------
+
+    def _receive(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
+        """Pass a request on to :meth:`_handle`, after the login and the faults."""
+        fault = self._handlers.fault_of(header.api, body)
+        if fault is None:
+            self._admit(peer, header, body, answer)
+        elif fault.code:
+            answer(self._handlers.refusal(_request(peer.node, header, body), fault.code))
+        elif not fault.drop:
+            self._after(fault.seconds, lambda: self._admit(peer, header, body, answer))
+        elif fault.handled:
+            self._admit(peer, header, body, lambda _answer: self._hang_up(peer))
+        else:
+            self._hang_up(peer)
+
+    def _admit(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
+        login: Login = peer.login or Login(self._users)
+        peer.login = login
+        if header.api is _S.SASL_HANDSHAKE:
+            answer(login.handshake(body))
+        elif header.api is _S.SASL_AUTHENTICATE:
+            said = login.authenticate(body)
+            if said is None:
+                self._hang_up(peer)
+            else:
+                answer(said)
+        elif not login.done and header.api is not _S.API_VERSIONS:
+            self._hang_up(peer)  # as Kafka does
+        else:
+            self._at = peer.node
+            if header.api is _S.FETCH:
+                self._topics.name_topics(body)
+            refused = self._handlers.refuse(_request(peer.node, header, body))
+            if refused is None:
+                self._handle(header, body, answer)
+            else:
+                answer(refused)
+
+    def _hang_up(self, peer: Peer) -> None:
+        if self._server is not None:
+            self._server.close(peer)
+
+    def _handle(self, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
+        request = _request(self._at, header, body)
+        if header.api is _S.FETCH:
+            self._fetch(body, answer)
+        elif header.api is _S.JOIN_GROUP:
+            self._handlers.groups.join(request, answer)
+        elif header.api is _S.SYNC_GROUP:
+            self._handlers.groups.sync(request, answer)
+        elif header.api is _S.PRODUCE:
+            response = self._handlers.answer(request)
+            self._wake()
+            answer(response if body["acks"] else None)
+        else:
+            answer(self._handlers.answer(request))
+
+    def _fetch(self, body: dict[str, Any], answer: Answer) -> None:
+        node = self._at
+
+        def ready() -> bool:
+            response, size = self._topics.fetch(body, node)
+            if size >= max(1, body["min_bytes"]):
+                answer(response)
+                return True
+            return False
+
+        def end_of_wait() -> None:
+            if ready in self._waiting:
+                self._waiting.remove(ready)
+                answer(self._topics.fetch(body, node)[0])
+
+        if ready() or self._server is None:
+            return
+        self._waiting.append(ready)
+        self._server.after(body["max_wait_ms"] / 1000.0, end_of_wait)
+
+    def _wake(self) -> None:
+        """Answer the Fetch requests that wait and now have enough bytes."""
+        self._waiting = [ready for ready in self._waiting if not ready()]
+
+
+def _request(node: int, header: framing.RequestHeader, body: dict[str, Any]) -> Request:
+    return Request(node, header.api, header.version, header.client_id, body)

@@ -1,28 +1,26 @@
-"""A group coordinator in memory, as Kafka's classic groups behave: states, generations, sessions, fencing, offsets.
+"""A classic group in memory: states, generations, sessions, fencing, offsets. Pure.
 
-Requests and answers are the decoded bodies of the wire schemas. An answer may come later (a join waits for the other
-members), so every request brings a ``reply``. Time is given by the ``timer`` that the owner passes. Sources: Kafka's
-``ClassicGroup`` and ``GroupMetadataManager`` (behaviour), KIP-62, KIP-345, KIP-394, KIP-814.
+Requests and responses are the decoded bodies of the wire schemas. A response may come later (a join waits for the other
+members), so JoinGroup and SyncGroup take a ``reply``. Sources: Kafka's ``ClassicGroup`` and ``GroupMetadataManager``
+(behaviour), KIP-62, KIP-345, KIP-394, KIP-814.
 """
 
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, Callable
+from typing import Any, Callable, Collection
 
 from managedconsumer import codes
-from managedconsumer.structs import OffsetAndMetadata, TopicPartition
-from managedconsumer.testing.memory.member import Body, GroupState, MemberEntry, Reply, join_error, offsets_in
-from managedconsumer.testing.memory.protocols import acceptable, vote
+from managedconsumer.testing.memory.group import Group, Timer
+from managedconsumer.testing.memory.member import Body, GroupState, MemberEntry, Reply, join_error, protocols_of
 
-Timer = Callable[[float, Callable[[], None]], None]
 _S = GroupState
 
 
-class ClassicGroup:
-    """One group. ``now`` and ``timer`` are virtual; ``changed`` hears of every change of state.
+class ClassicGroup(Group):
+    """One group. ``initial_delay``: seconds that the first member of an empty group waits for others.
 
-    ``name_member`` makes the id of a new member from its JoinGroup; without it they are numbered.
+    ``name_member`` makes the id of a new member from its JoinGroup; without it the members are numbered.
     """
 
     def __init__(
@@ -33,7 +31,7 @@ class ClassicGroup:
         initial_delay: float = 0.0,
         name_member: Callable[[Body], str] | None = None,
     ) -> None:
-        self._now, self._timer, self._changed = now, timer, changed
+        super().__init__(now, timer, changed)
         self._initial_delay = initial_delay
         self._name_member = name_member or self._number_member
         self.state = _S.EMPTY
@@ -44,11 +42,6 @@ class ClassicGroup:
         self.members: dict[str, MemberEntry] = {}
         self.static: dict[str, str] = {}
         self.pending: set[str] = set()
-        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        #: When a member's session ended because it was silent for too long, by its id.
-        self.ended_sessions: dict[str, float] = {}
-        #: True while the coordinator is down: no session ends.
-        self.down = False
         self._round = 0
         self._holding_off = False
         self._ids = 0
@@ -57,11 +50,11 @@ class ClassicGroup:
     # -- questions ------------------------------------------------------------------------------------
 
     def accepts(self, member_id: str, generation: int) -> bool:
-        """True while a commit by this member of this generation is not fenced."""
+        """Return whether a commit by this member of this generation is valid."""
         return member_id in self.members and generation == self.generation
 
     def check(self, body: Body, generation: int | None) -> int:
-        """The error code of a request by a member: known, not fenced, of the current generation; or 0."""
+        """Return the error code for a member that is unknown, fenced, or of another generation; or 0."""
         member_id, instance = body["member_id"], body.get("group_instance_id")
         if instance is not None and self.static.get(instance) != member_id:
             return codes.FENCED_INSTANCE_ID if instance in self.static else codes.UNKNOWN_MEMBER_ID
@@ -72,7 +65,7 @@ class ClassicGroup:
     # -- JoinGroup ------------------------------------------------------------------------------------
 
     def join(self, body: Body, reply: Reply) -> None:
-        """Answered when everybody has joined, or the slowest has had its time."""
+        """JoinGroup; answered when all members have joined, or the rebalance timeout is over."""
         if not acceptable(body, self.kind, self.members.values()):
             reply(join_error(codes.INCONSISTENT_GROUP_PROTOCOL, body["member_id"]))
         elif not body["member_id"]:
@@ -106,11 +99,9 @@ class ClassicGroup:
             self._maybe_complete()
 
     def _replace_static(self, member_id: str, body: Body, reply: Reply) -> None:
-        """KIP-345: the instance is back under a new id; the old id is fenced."""
+        """The instance joins with a new member id, and the old id is fenced (KIP-345)."""
         old = self.members.pop(self.static[body["group_instance_id"]])
-        for waiting in (old.join, old.sync):
-            if waiting is not None:
-                waiting({**join_error(codes.FENCED_INSTANCE_ID, old.id), "assignment": b""})
+        old.refuse(codes.FENCED_INSTANCE_ID)
         member = MemberEntry(member_id, body)
         member.assignment = old.assignment
         self.members[member_id] = member
@@ -119,11 +110,11 @@ class ClassicGroup:
         if was_leader:
             self.leader = member_id
         self._touch(member)
-        # What else it offers may be new: Kafka looks at the assignor only.
+        # Kafka compares the chosen assignor only.
         if self.state is _S.STABLE and vote(self.members.values()) == self.protocol:
             self._save()
             answer = self._join_answer(member)
-            # KIP-814: the new leader knows the members and need not compute.
+            # The new leader gets the members, and does not assign (KIP-814).
             reply({**answer, "skip_assignment": was_leader, "leader_before": old.id})
         else:
             member.join = reply
@@ -168,8 +159,13 @@ class ClassicGroup:
             self._holding_off = fresh and self._initial_delay > 0
             if self._holding_off:
                 self._timer(self._initial_delay, lambda: self._end_hold_off(current))
-            self._timer(max(m.rebalance for m in self.members.values()), lambda: self._join_time_is_up(current))
+            self._in_rebalance_time(self._join_time_is_up)
         self._maybe_complete()
+
+    def _in_rebalance_time(self, call: Callable[[int], None]) -> None:
+        """Call with this round's number when the longest rebalance timeout is over."""
+        current = self._round
+        self._timer(max(m.rebalance for m in self.members.values()), lambda: call(current))
 
     def _end_hold_off(self, current: int) -> None:
         if current == self._round:
@@ -184,7 +180,7 @@ class ClassicGroup:
             self._drop(member)
         self.pending.clear()
         if self.members and all(member.join is None for member in self.members.values()):
-            self._timer(max(m.rebalance for m in self.members.values()), lambda: self._join_time_is_up(current))
+            self._in_rebalance_time(self._join_time_is_up)
         else:
             self._complete()
 
@@ -199,15 +195,14 @@ class ClassicGroup:
         self._round += 1
         if not self.members:
             self.leader = self.protocol = None
-            self._move(_S.EMPTY, "nobody left")
+            self._move(_S.EMPTY, "no members")
             self._save()
             return
         if self.leader not in self.members or self.members[self.leader].join is None:
             self.leader = next(member.id for member in self.members.values() if member.join is not None)
         self.protocol = vote(self.members.values())
-        self._move(_S.COMPLETING, "everybody has joined")
-        current = self._round
-        self._timer(max(m.rebalance for m in self.members.values()), lambda: self._sync_time_is_up(current))
+        self._move(_S.COMPLETING, "all members have joined")
+        self._in_rebalance_time(self._sync_time_is_up)
         for member in self.members.values():
             self._touch(member)
             reply, member.join = member.join, None
@@ -232,7 +227,7 @@ class ClassicGroup:
     # -- SyncGroup, Heartbeat, LeaveGroup -------------------------------------------------------------
 
     def sync(self, body: Body, reply: Reply) -> None:
-        """Answered when the leader has sent everybody's assignment."""
+        """SyncGroup; answered when the leader has sent the assignment."""
         code = self.check(body, body["generation_id"])
         for asked, ours in ((body.get("protocol_type"), self.kind), (body.get("protocol_name"), self.protocol)):
             if not code and asked is not None and asked != ours:
@@ -269,7 +264,7 @@ class ClassicGroup:
         if self.state is _S.COMPLETING and current == self._round:
             for member in [m for m in self.members.values() if m.sync is None]:
                 self._drop(member)
-            self._rebalance_or_empty("sync did not come")
+            self._rebalance_or_empty("a member has not sent SyncGroup")
 
     def _fail_syncs(self, code: int) -> None:
         for member in self.members.values():
@@ -286,7 +281,7 @@ class ClassicGroup:
         return codes.REBALANCE_IN_PROGRESS if self.state is _S.PREPARING else 0
 
     def leave(self, body: Body) -> dict[str, Any]:
-        """The answer, with a code for each member. An administrator names a static member by its instance alone."""
+        """Return the response, with a code for each member. A tool names a static member by its instance alone."""
         left = []
         for entry in body["members"]:
             instance, code = entry.get("group_instance_id"), 0
@@ -301,47 +296,17 @@ class ClassicGroup:
         self._rebalance_or_empty("member left")
         return {"error_code": 0, "members": left}
 
-    # -- sessions -------------------------------------------------------------------------------------
+    # -- members that go ------------------------------------------------------------------------------
 
-    def _touch(self, member: MemberEntry) -> None:
-        """The member is alive: its session starts anew."""
-        first = not member.deadline
-        member.deadline = self._now() + member.session
-        if first:
-            self._timer(member.session, lambda: self._watch(member))
-
-    def _watch(self, member: MemberEntry) -> None:
-        if self.members.get(member.id) is not member:
-            return
-        if self.down or member.join is not None or member.sync is not None:
-            member.deadline = self._now() + member.session  # who waits for us is alive
-        left = member.deadline - self._now()
-        if left > 0:
-            self._timer(left, lambda: self._watch(member))
-        else:
-            self.ended_sessions[member.id] = self._now()
-            self._drop(member)
-            self._rebalance_or_empty(f"session of {member.id} expired")
-
-    def begin_sessions(self, delay: float = 0.0) -> None:
-        """All sessions begin anew, in ``delay`` seconds."""
-        for member in self.members.values():
-            member.deadline = self._now() + delay + member.session
-
-    def expel(self, member_id: str | None) -> None:
-        """End the session of a member (None: of everybody)."""
-        for member in [m for m in self.members.values() if member_id in (None, m.id)]:
-            self._drop(member)
-        self._rebalance_or_empty("expelled")
+    def _end(self, member: MemberEntry, reason: str) -> None:
+        self._drop(member)
+        self._rebalance_or_empty(reason)
 
     def _drop(self, member: MemberEntry) -> None:
         self.members.pop(member.id, None)
         if member.instance is not None and self.static.get(member.instance) == member.id:
             del self.static[member.instance]
-        for waiting in (member.join, member.sync):
-            if waiting is not None:
-                waiting({**join_error(codes.UNKNOWN_MEMBER_ID, member.id), "assignment": b""})
-        member.join = member.sync = None
+        member.refuse(codes.UNKNOWN_MEMBER_ID)
         if self.leader == member.id:
             self.leader = next(iter(self.members), None)
 
@@ -362,41 +327,35 @@ class ClassicGroup:
 
     # -- offsets --------------------------------------------------------------------------------------
 
-    def check_commit(self, body: Body) -> int:
-        """The error code for all partitions of a commit; 0: it counts."""
+    def check_commit(self, body: Body, *, transactional: bool = False) -> int:
         generation, member_id = body["generation_id_or_member_epoch"], body["member_id"]
-        if not (generation < 0 and self.state is _S.EMPTY):
-            if generation < 0 and not member_id and body.get("group_instance_id") is None:
-                return codes.UNKNOWN_MEMBER_ID
-            code = self.check(body, generation)
-            if code:
-                return code
-            if self.state is _S.COMPLETING:
-                return codes.REBALANCE_IN_PROGRESS
-            self._touch(self.members[member_id])
+        nameless = generation < 0 and not member_id and body.get("group_instance_id") is None
+        if generation < 0 and (self.state is _S.EMPTY or (transactional and nameless)):
+            return 0
+        if nameless:
+            return codes.UNKNOWN_MEMBER_ID
+        code = self.check(body, generation)
+        if code:
+            return code
+        if self.state is _S.COMPLETING and not transactional:
+            return codes.REBALANCE_IN_PROGRESS
+        self._touch(self.members[member_id])
         return 0
 
-    def commit(self, body: Body) -> None:
-        """Note the offsets of a commit that counts."""
-        self.committed.update(offsets_in(body))
-
-    # -- another broker takes over --------------------------------------------------------------------
+    # -- another broker coordinates -------------------------------------------------------------------
 
     def _save(self) -> None:
-        """Save what the offsets topic would keep: the members as of the last completed rebalance."""
+        """Keep the members as of the last completed rebalance, as the offsets topic does."""
         members = {member_id: copy(member) for member_id, member in self.members.items()}
         self._saved = (self.generation, self.protocol, self.leader, members)
 
     def move(self, loading: float = 0.0) -> None:
-        """Another broker loads the group: joins and syncs under way are sent away, an unfinished round is forgotten.
+        """Another broker loads the group: it refuses the requests that wait, and forgets an unfinished round.
 
-        All sessions begin anew when it has loaded, in ``loading`` seconds (Kafka's ``onLoaded``).
+        All sessions restart in ``loading`` seconds (Kafka's ``onLoaded``).
         """
         for member in list(self.members.values()):
-            for waiting in (member.join, member.sync):
-                if waiting is not None:
-                    waiting({**join_error(codes.NOT_COORDINATOR, member.id), "assignment": b""})
-            member.join = member.sync = None
+            member.refuse(codes.NOT_COORDINATOR)
         self.generation, self.protocol, self.leader, saved = self._saved
         self.members = {member_id: copy(member) for member_id, member in saved.items()}
         self.static = {m.instance: m.id for m in self.members.values() if m.instance is not None}
@@ -405,7 +364,26 @@ class ClassicGroup:
         self._holding_off = False
         for member in self.members.values():
             member.join = member.sync = None
-            member.deadline = 0.0
-            self._touch(member)
+        self.watch_all()
         self.begin_sessions(loading)
         self._move(_S.STABLE if self.members else _S.EMPTY, "another broker coordinates now")
+
+
+def acceptable(body: Body, kind: str | None, members: Collection[MemberEntry]) -> bool:
+    """Return whether a group of ``kind`` accepts this join: it shares an assignor with all members.
+
+    As in Kafka the member itself counts: alone in a group it cannot join again with another assignor.
+    """
+    names = {name for name, _ in protocols_of(body)}
+    asked = body.get("protocol_type", kind)
+    if not members:
+        return bool(names) and asked != ""
+    common = names.intersection(*({name for name, _ in member.protocols} for member in members))
+    return asked == kind and bool(common)
+
+
+def vote(members: Collection[MemberEntry]) -> str:
+    """Return the assignor that most members prefer, of those that all members support."""
+    common = set.intersection(*({name for name, _ in member.protocols} for member in members))
+    votes = [next(name for name, _ in member.protocols if name in common) for member in members]
+    return max(sorted(common), key=votes.count)

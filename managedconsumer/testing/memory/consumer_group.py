@@ -1,7 +1,6 @@
-"""A coordinator of KIP-848 groups in memory: epochs, target assignments, nothing to one that another has yet to give.
+"""A KIP-848 group in memory: epochs, target assignments, and no partition for two members at a time. Pure.
 
-The same shape as :class:`~managedconsumer.testing.memory.classic_group.ClassicGroup`. Sources: KIP-848, Kafka's
-``GroupMetadataManager`` and ``CurrentAssignmentBuilder`` (behaviour).
+Sources: KIP-848, Kafka's ``GroupMetadataManager`` and ``CurrentAssignmentBuilder`` (behaviour).
 """
 
 from __future__ import annotations
@@ -11,43 +10,40 @@ import uuid
 from typing import Any, Callable, Iterable
 
 from managedconsumer import codes
-from managedconsumer.structs import OffsetAndMetadata, TopicPartition
-from managedconsumer.testing.memory.member import Body, heartbeat_error, offsets_in
+from managedconsumer.structs import TopicPartition
+from managedconsumer.testing.memory.group import Group, Timer
+from managedconsumer.testing.memory.member import Body, heartbeat_error
 from managedconsumer.testing.memory.targets import ASSIGNORS, Wish
 
-Timer = Callable[[float, Callable[[], None]], None]
 FENCED_EPOCH, UNRELEASED_INSTANCE, STALE_EPOCH = 110, 111, 113
 _JOIN, _LEAVE, _LEAVE_STATIC = 0, -1, -2
 
 
 class ModernMember:
-    """A member as the coordinator knows it."""
+    """A member of a KIP-848 group. ``session``: in seconds."""
 
-    __slots__ = (
-        *("assigned", "assignor", "client", "deadline", "epoch", "id", "instance", "pattern", "previous"),
-        *("rebalance", "revoking", "since", "target", "topics"),
-    )
+    waits = False  # each of its requests is answered at once
 
-    def __init__(self, member_id: str, instance: str | None) -> None:
-        self.id, self.instance = member_id, instance
+    def __init__(self, member_id: str, instance: str | None, session: float) -> None:
+        self.id, self.instance, self.session = member_id, instance, session
         self.epoch = self.previous = 0
         self.client = ""
         self.topics: tuple[str, ...] = ()
         self.pattern: re.Pattern[str] | None = None
         self.assignor: str | None = None
-        #: The target, the partitions that it may have, and those that it has still to give up.
+        #: The target, the partitions that it may have, and those that it has to revoke.
         self.target: frozenset[TopicPartition] = frozenset()
         self.assigned: frozenset[TopicPartition] = frozenset()
         self.revoking: frozenset[TopicPartition] = frozenset()
         self.deadline = 0.0
-        #: How long it may take to give up (seconds); it says so when it joins. None: it has not said.
+        #: Its rebalance timeout (seconds). None: it has told none.
         self.rebalance: float | None = None
-        #: Changes with every revocation that is asked for: each has its own time.
+        #: The number of its revocations; each has its own timeout.
         self.since = 0
 
 
-class ModernGroup:
-    """One group. ``now`` and ``timer`` are virtual; ``partitions`` lists what exists.
+class ModernGroup(Group):
+    """One group. ``partitions`` lists the partitions that exist.
 
     ``session`` and ``interval`` (of the heartbeats; a third of the session if it is not given) in seconds; ``id_of``
     and ``name_of`` translate between the names and the ids of topics.
@@ -64,34 +60,29 @@ class ModernGroup:
         id_of: Callable[[str], bytes] | None = None,
         name_of: Callable[[bytes], str | None] | None = None,
     ) -> None:
-        self._now, self._timer, self._changed = now, timer, changed
+        super().__init__(now, timer, changed)
         self._partitions, self._session = partitions, session
         self._interval_ms = int(session * 333 if interval is None else interval * 1000)
         self._id_of, self._name_of = id_of or topic_id, name_of or _name_in
         self.epoch = 0
         self.members: dict[str, ModernMember] = {}
-        self.committed: dict[TopicPartition, OffsetAndMetadata] = {}
-        #: When a member's session ended because it was silent for too long, by its id.
-        self.ended_sessions: dict[str, float] = {}
-        #: True while the coordinator is down: no session ends.
-        self.down = False
         self._seen: Any = None
 
     # -- questions ------------------------------------------------------------------------------------
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members ask for; ``uniform`` if nobody asks."""
+        """The assignor that most members ask for; ``uniform`` by default."""
         votes = [member.assignor for member in self.members.values() if member.assignor is not None]
         return max(sorted(set(votes)), key=votes.count) if votes else "uniform"
 
     @property
     def settled(self) -> bool:
-        """Whether everybody has what it should have."""
+        """True if all members have their targets."""
         return all(m.epoch in (self.epoch, _LEAVE_STATIC) and m.assigned == m.target for m in self.members.values())
 
     def accepts(self, member_id: str, generation: int) -> bool:
-        """True while a commit by this member in this epoch is not fenced."""
+        """Return whether a commit by this member in this epoch is valid."""
         member = self.members.get(member_id)
         return member is not None and member.epoch == generation
 
@@ -101,13 +92,13 @@ class ModernGroup:
     # -- the heartbeat --------------------------------------------------------------------------------
 
     def heartbeat(self, body: Body) -> dict[str, Any]:
-        """The answer, at once."""
+        """ConsumerGroupHeartbeat."""
         epoch, owned = body["member_epoch"], self._named(body.get("topic_partitions"))
         if epoch in (_LEAVE, _LEAVE_STATIC):
             return self._leave(body, epoch)
         code = self._judge(body)
         if not code and epoch == _JOIN:
-            body = {**body, "member_id": body["member_id"] or str(uuid.uuid4())}  # version 0 has none of its own
+            body = {**body, "member_id": body["member_id"] or str(uuid.uuid4())}  # in version 0 the broker chooses it
             code = self._join(body)
         member = self.members.get(body["member_id"])
         if not code:
@@ -130,7 +121,7 @@ class ModernGroup:
 
     @staticmethod
     def _judge(body: Body) -> int:
-        """The error code for what the member asks for."""
+        """Return the error code for an unknown assignor or a wrong pattern; or 0."""
         if body.get("server_assignor") not in (None, *ASSIGNORS):
             return codes.UNSUPPORTED_ASSIGNOR
         try:
@@ -156,8 +147,8 @@ class ModernGroup:
         if member_id not in self.members:
             if old is not None and old.epoch != _LEAVE_STATIC:
                 return UNRELEASED_INSTANCE
-            member = self.members[member_id] = ModernMember(member_id, instance)
-            if old is not None:  # the instance is back, and has what it had
+            member = self.members[member_id] = ModernMember(member_id, instance, self._session)
+            if old is not None:  # the instance joins again, and keeps its partitions
                 del self.members[old.id]
                 member.target, member.assigned, member.epoch = old.target, old.assigned, 0
             self._changed(f"{member_id} joins the group, epoch {self.epoch}")
@@ -182,12 +173,12 @@ class ModernGroup:
         if epoch == _LEAVE_STATIC and member.instance is not None:
             member.previous, member.epoch = member.epoch, _LEAVE_STATIC
             member.revoking = frozenset()
-            self._changed(f"{member.id} ({member.instance}) is away for a while")
+            self._changed(f"{member.id} ({member.instance}) leaves for a time")
         else:
-            self._remove(member, "left")
+            self._end(member, "left")
         return {**heartbeat_error(0, member.id), "member_epoch": epoch}
 
-    def _remove(self, member: ModernMember, reason: str) -> None:
+    def _end(self, member: ModernMember, reason: str) -> None:
         self.members.pop(member.id, None)
         self._changed(f"{member.id} is out of the group: {reason}")
         self._renew_target()
@@ -195,7 +186,7 @@ class ModernGroup:
     # -- target assignment ----------------------------------------------------------------------------
 
     def _renew_target(self) -> None:
-        """A new epoch when members, their topics or the partitions have changed."""
+        """Begin a new epoch when members, their topics or the partitions have changed."""
         partitions = sorted(self._partitions())
         names = {tp.topic for tp in partitions}
         wishes = {
@@ -214,7 +205,7 @@ class ModernGroup:
         self._changed(f"target of epoch {self.epoch}: { {m.id: _short(m.target) for m in members} }")
 
     def _reconcile(self, member: ModernMember, owned: frozenset[TopicPartition] | None) -> None:
-        """Bring a member one step nearer to its target: first it gives up, then it gets what others have given up."""
+        """Bring a member nearer to its target: it revokes first, and then gets what others have revoked."""
         if member.revoking and (owned is None or owned & member.revoking):
             return
         member.revoking = frozenset()
@@ -235,7 +226,7 @@ class ModernGroup:
 
         def over() -> None:
             if self.members.get(member.id) is member and member.revoking and member.since == since:
-                self._remove(member, "has not given its partitions up in time")
+                self._end(member, "it has not revoked its partitions in time")
 
         self._timer(3.0 * self._session if member.rebalance is None else member.rebalance, over)
 
@@ -257,63 +248,24 @@ class ModernGroup:
             topics.setdefault(tp.topic, []).append(tp.partition)
         return [{"topic_id": self._id_of(name), "partitions": numbers} for name, numbers in topics.items()]
 
-    # -- sessions -------------------------------------------------------------------------------------
-
-    def expel(self, member_id: str | None) -> None:
-        """End the session of a member (None: of everybody)."""
-        for member in [m for m in self.members.values() if member_id in (None, m.id)]:
-            self._remove(member, "expelled")
-
-    def _touch(self, member: ModernMember) -> None:
-        first = not member.deadline
-        member.deadline = self._now() + self._session
-        if first:
-            self._timer(self._session, lambda: self._watch(member))
-
-    def _watch(self, member: ModernMember) -> None:
-        if self.members.get(member.id) is not member:
-            return
-        if self.down:
-            member.deadline = self._now() + self._session
-        left = member.deadline - self._now()
-        if left > 0:
-            self._timer(left, lambda: self._watch(member))
-        else:
-            self.ended_sessions[member.id] = self._now()
-            self._remove(member, "its session expired")
-
     # -- offsets --------------------------------------------------------------------------------------
 
-    def check_commit(self, body: Body) -> int:
-        """The error code for all partitions of a commit; 0: it counts."""
+    def check_commit(self, body: Body, *, transactional: bool = False) -> int:
         epoch = body["generation_id_or_member_epoch"]
-        return 0 if epoch < 0 and not self.members else self.check_epoch(body["member_id"], epoch)
+        if epoch < 0 and (not self.members or (transactional and not body["member_id"])):
+            return 0
+        code = self.check_epoch(body["member_id"], epoch)
+        return codes.ILLEGAL_GENERATION if transactional and code == STALE_EPOCH else code  # as Kafka does
 
     def check_epoch(self, member_id: str, epoch: int) -> int:
-        """The error code of a member's request about offsets."""
+        """Return the error code of a member's request about offsets."""
         member = self.members.get(member_id)
         if member is None:
             return codes.UNKNOWN_MEMBER_ID
         return 0 if member.epoch == epoch else STALE_EPOCH
 
-    def commit(self, body: Body) -> None:
-        """Note the offsets of a commit that counts."""
-        self.committed.update(offsets_in(body))
-
     def move(self, loading: float = 0.0) -> None:
-        """Another broker coordinates: it knows everything when it has loaded it, in ``loading`` seconds."""
         self.begin_sessions(loading)
-
-    def begin_sessions(self, delay: float = 0.0) -> None:
-        """All sessions begin anew, in ``delay`` seconds."""
-        for member in self.members.values():
-            member.deadline = self._now() + delay + self._session
-
-    def watch_all(self) -> None:
-        """The timers are lost: every member's session begins anew, and is watched."""
-        for member in self.members.values():
-            member.deadline = 0.0
-            self._touch(member)
 
 
 def topic_id(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Planned faults: the next requests of a kind are refused, kept waiting, or lose their connection. Pure."""
+"""Planned faults: the next requests of a kind get an error or a delay, or lose their connection. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BY_NAME = {api.name.lower(): api for api in APIS.values()}
 
 
 def api_named(name: str) -> Api:
-    """The request of this name: Kafka's (``OffsetCommit``), in any spelling (``OFFSET_COMMIT``).
+    """Return the request with Kafka's name, in any spelling (``OffsetCommit``, ``OFFSET_COMMIT``).
 
-    Raises ConfigurationError for a name that is none.
+    Raises ConfigurationError for an unknown name.
     """
     found = _BY_NAME.get(name.replace("_", "").lower())
     if found is None:
@@ -25,7 +25,7 @@ def api_named(name: str) -> Api:
 
 
 def code_of(error: int | type[ProtocolClientError]) -> int:
-    """An error code, given by number or by the class of its error. Raises ConfigurationError for anything else."""
+    """Return an error code, given as a number or as the class of its error. Raises ConfigurationError."""
     code = error if isinstance(error, int) else getattr(error, "ERROR_CODE", None)
     if not isinstance(code, int):
         raise ConfigurationError(
@@ -35,7 +35,7 @@ def code_of(error: int | type[ProtocolClientError]) -> int:
 
 
 class Fault:
-    """A rule for the next requests of a kind; ``times`` is how many it still concerns (None: all)."""
+    """A rule for the next ``times`` requests of a kind (None: all requests)."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Fault:
             raise ConfigurationError(f"times: {times!r} is below 1; None means every request")
         self.api, self.times, self._when = api, times, when
         self.code, self.seconds, self.drop, self.handled = code, seconds, drop, handled
-        #: How many requests it has met.
+        #: The number of requests that it has concerned.
         self.happened = 0
 
     def __repr__(self) -> str:
@@ -64,34 +64,10 @@ class Fault:
         self.times = 0
 
     def meets(self, api: Api, body: Body) -> bool:
-        """Whether it concerns this request; if so, it has one less to come."""
+        """Return whether the rule concerns this request, and count the request."""
         if api is not self.api or self.times == 0 or (self._when is not None and not self._when(body)):
             return False
         self.happened += 1
         if self.times is not None:
             self.times -= 1
         return True
-
-
-class Faults:
-    """All rules, in the order in which they were made; the first that concerns a request counts."""
-
-    def __init__(self) -> None:
-        self._rules: list[Fault] = []
-
-    def add(self, fault: Fault) -> Fault:
-        """One more rule."""
-        self._rules.append(fault)
-        return fault
-
-    def clear(self) -> None:
-        """No more rules."""
-        for fault in self._rules:
-            fault.cancel()
-        self._rules = []
-
-    def meet(self, api: Api, body: Body) -> Fault | None:
-        """The rule for a request, or None."""
-        found = next((fault for fault in self._rules if fault.meets(api, body)), None)
-        self._rules = [fault for fault in self._rules if fault.times != 0]
-        return found

@@ -1,4 +1,4 @@
-"""One partition of the in-memory broker: batches as they came, leader epochs, transactions as readers see them."""
+"""One partition of the in-memory broker: its batches, leader epochs, and transactions."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from managedconsumer.wire.records.encode import encode_marker
 
 _HEAD = struct.Struct(">qi")  # base offset, length of what follows
 _EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
 #: From byte 21 of a batch on: attributes, last offset delta, base timestamp, newest timestamp, producer's id.
 _ABOUT = struct.Struct(">hiqqq")
 #: From byte 43 on: producer's id and epoch, first sequence number, how many records.
@@ -40,25 +41,27 @@ class Log:
     # -- writing --------------------------------------------------------------------------------------
 
     def take(self, data: bytes) -> tuple[int, int]:
-        """A batch that a client sends: the error code, and the first record's offset, -1 if it is refused.
+        """Append a client's batch; return the error code, and the first record's offset (-1: refused).
 
-        One that an idempotent producer has sent before is not written again; its offset is that of the first time.
+        A batch that an idempotent producer repeats is not written again; its offset is the first one's.
         """
-        stamp = _stamp_of(data)
+        stamp = stamp_of(data)
         code, offset = (0, None) if stamp is None else self._producers.judge(stamp)
         if code or offset is not None:
             return code, -1 if offset is None else offset
         try:
-            _check(data)
-            offset = self.append(data)
+            offset = self.append(data, check=True)
         except ValueError:
             return _CORRUPT, -1
         if stamp is not None:
             self._producers.wrote(stamp, offset)
         return 0, offset
 
-    def append(self, data: bytes) -> int:
-        """Take one or more batches in and number their records; the first one's offset. ValueError for damage."""
+    def append(self, data: bytes, *, check: bool = False) -> int:
+        """Append batches and number their records; return the first offset. Raises ValueError for damage.
+
+        ``check``: compare the checksums.
+        """
         first, pos = self.end, 0
         taken = []
         opened: dict[int, int] = {}
@@ -69,6 +72,8 @@ class Log:
             stop = pos + _HEAD.size + _HEAD.unpack_from(data, pos)[1]
             if stop > len(data) or stop - pos < _SMALLEST:
                 raise ValueError("a record batch is cut short")
+            if check and crc32c(data[pos + _ABOUT_AT : stop]) != _CRC.unpack_from(data, pos + _CRC_AT)[0]:
+                raise ValueError("the checksum of a record batch is wrong")
             attributes, last, _, newest, producer = _ABOUT.unpack_from(data, pos + _ABOUT_AT)
             if attributes & fmt.TRANSACTIONAL and not attributes & fmt.CONTROL:
                 opened.setdefault(producer, end)
@@ -81,22 +86,26 @@ class Log:
         self.end = end
         return first
 
-    def end_transaction(self, producer_id: int, *, commit: bool, timestamp: int) -> None:
-        """Write the marker that ends a producer's transaction; nothing if it has written nothing here."""
+    def end_transaction(self, producer_id: int, *, commit: bool, timestamp: int, epoch: int = 0) -> None:
+        """Write the marker that ends a producer's transaction, if it has written here. Older epochs are fenced."""
+        self._producers.fence(producer_id, epoch)
         first = self._open.pop(producer_id, None)
         if first is None:
             return
         if not commit:
             self._aborted.append((producer_id, first, self.end))
-        self.append(encode_marker(commit=commit, offset=0, producer_id=producer_id, timestamp=timestamp))
+        marker = encode_marker(
+            commit=commit, offset=0, producer_id=producer_id, producer_epoch=epoch, timestamp=timestamp
+        )
+        self.append(marker)
 
     def delete_before(self, offset: int) -> None:
-        """As retention does."""
+        """Delete records, as retention does."""
         self.start = max(self.start, min(offset, self.end))
         self._batches = [entry for entry in self._batches if entry[1] > self.start]
 
     def lead(self, node: int) -> None:
-        """Another node leads from here on, in an epoch of its own."""
+        """Let another node lead, in the next leader epoch."""
         self.leader = node
         self.epoch += 1
         self._epochs.append((self.epoch, self.end))
@@ -109,9 +118,9 @@ class Log:
         return min(self._open.values(), default=self.end)
 
     def read(self, offset: int, limit: int, *, first: bool = True, committed: bool = False) -> bytes:
-        """Whole batches from the one that ``offset`` is in, up to ``limit`` bytes; ``first``: at least one (KIP-74).
+        """Return batches from the one with ``offset`` on, up to ``limit`` bytes; ``first``: at least one (KIP-74).
 
-        ``committed``: nothing behind the last stable offset.
+        ``committed``: up to the last stable offset.
         """
         stop = self.stable if committed else self.end
         parts: list[bytes] = []
@@ -124,18 +133,18 @@ class Log:
         return b"".join(parts)
 
     def aborted(self, offset: int = 0) -> list[tuple[int, int]]:
-        """Producer and first offset of the aborted transactions that a reader from ``offset`` on has to leave out."""
+        """Return producer id and first offset of the aborted transactions for a reader from ``offset`` on."""
         return [(producer, first) for producer, first, marker in self._aborted if marker >= offset]
 
     def messages(self, context: PartitionContext, *, committed: bool) -> Iterator[Message]:
-        """Everything that is in the log, decoded; ``committed``: as a reader of committed messages sees it."""
+        """Decode the log; ``committed``: as a reader of committed messages reads it."""
         stop = self.stable if committed else self.end
         data = b"".join(batch for begin, _, _, batch in self._batches if begin < stop)
         aborted: Sequence[tuple[int, int]] = self.aborted(self.start) if committed else ()
         yield from RecordChunk(context, data, self.start, aborted=aborted, read_committed=committed)
 
     def find(self, timestamp: int) -> tuple[int, int]:
-        """Offset and timestamp of the first record that is not older, (-1, -1) if there is none."""
+        """Return offset and timestamp of the first record that is not older; (-1, -1) if there is none."""
         for first, _, newest, batch in self._batches:
             if newest >= timestamp:
                 for message in RecordChunk(PartitionContext("", 0, None), batch, max(first, self.start)):
@@ -144,11 +153,11 @@ class Log:
         return -1, -1
 
     def newest(self) -> tuple[int, int]:
-        """Offset and timestamp of the record with the highest timestamp, (-1, -1) if there is none (KIP-734)."""
+        """Return offset and timestamp of the record with the highest timestamp; (-1, -1) if there is none (KIP-734)."""
         return self.find(max((newest for _, _, newest, _ in self._batches), default=0))
 
     def end_of(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch that is not above ``epoch``, and where it ends; (-1, -1) if there is none."""
+        """Return the largest epoch up to ``epoch``, and its end offset; (-1, -1) if there is none."""
         number = bisect_right(self._epochs, epoch, key=itemgetter(0))
         if not number or epoch > self.epoch:
             return -1, -1
@@ -156,20 +165,14 @@ class Log:
         return self._epochs[number - 1][0], ends[0] if ends else self.end
 
 
-def _stamp_of(data: bytes) -> Stamp | None:
+def is_transactional(data: bytes) -> bool:
+    """True for a batch of a transaction."""
+    return len(data) >= _SMALLEST and bool(_ABOUT.unpack_from(data, _ABOUT_AT)[0] & fmt.TRANSACTIONAL)
+
+
+def stamp_of(data: bytes) -> Stamp | None:
     """Return the idempotent producer's stamp of a batch; None: the producer is not idempotent."""
     if len(data) < _SMALLEST:
         return None
     producer, epoch, first, count = _STAMP.unpack_from(data, _STAMP_AT)
     return None if producer < 0 or first < 0 else Stamp(producer, epoch, first, (first + count - 1) & 0x7FFFFFFF)
-
-
-def _check(data: bytes) -> None:
-    """Raises ValueError for a batch that is not what its checksum says."""
-    pos = 0
-    while pos + _SMALLEST <= len(data):
-        stop = pos + _HEAD.size + _HEAD.unpack_from(data, pos)[1]
-        (claimed,) = struct.unpack_from(">I", data, pos + _CRC_AT)
-        if stop <= pos or crc32c(data[pos + _ABOUT_AT : stop]) != claimed:
-            raise ValueError("the checksum of a record batch is wrong")
-        pos = stop

@@ -1,19 +1,18 @@
-"""The topics of the in-memory broker, and the answers about them. Each is one node's: who leads decides."""
+"""The topics of the in-memory broker, and the responses about them. A partition's leader answers."""
 
 from __future__ import annotations
 
 import re
 import uuid
-from typing import Any, Mapping
+from typing import Any, Callable
 
 from managedconsumer import codes
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.memory.log import Log as Log
+from managedconsumer.testing.memory.member import Body, Request, per_partition
 from managedconsumer.testing.memory.nodes import Nodes
 
-Body = Mapping[str, Any]
-
-OUT_OF_RANGE, UNKNOWN_TOPIC, EXISTS, INVALID_PARTITIONS, CORRUPT = 1, 3, 36, 37, 2
+OUT_OF_RANGE, UNKNOWN_TOPIC, EXISTS, INVALID_PARTITIONS = 1, 3, 36, 37
 FENCED_EPOCH, UNKNOWN_EPOCH, INVALID_TOPIC = 74, 75, 17
 _READ_COMMITTED = 1
 _LATEST, _EARLIEST, _NEWEST = -1, -2, -3
@@ -76,19 +75,16 @@ class Topics:
         """The name of the topic with this id."""
         return next((name for name, each in self._ids.items() if each == topic_id), None)
 
-    # -- answers about topics -------------------------------------------------------------------------
+    # -- responses about topics -----------------------------------------------------------------------
 
     def metadata(self, body: Body, brokers: list[dict[str, Any]]) -> dict[str, Any]:
-        """Metadata's answer."""
-        asked = body["topics"]
-        names = (
-            list(self.logs)
-            if asked is None
-            else [
+        """Metadata."""
+        names: list[str | None] = list(self.logs)
+        if body["topics"] is not None:
+            names = [
                 self.name_of(bytes(each.get("topic_id", b""))) if each["name"] is None else each["name"]
-                for each in asked
+                for each in body["topics"]
             ]
-        )
         return {
             "brokers": brokers,
             "cluster_id": "in-memory",
@@ -97,109 +93,97 @@ class Topics:
         }
 
     def _about(self, name: str | None) -> dict[str, Any]:
-        replicas = self._nodes.numbers
+        if name is None:
+            return {"error_code": codes.UNKNOWN_TOPIC_ID, "name": None, "topic_id": bytes(16), "partitions": []}
+        replicas, up = self._nodes.numbers, self._nodes.up
         parts = [
             {
                 "partition_index": number,
-                "error_code": 0 if self._nodes.is_up(log.leader) else codes.LEADER_NOT_AVAILABLE,
-                "leader_id": log.leader if self._nodes.is_up(log.leader) else -1,
+                "error_code": 0 if log.leader in up else codes.LEADER_NOT_AVAILABLE,
+                "leader_id": log.leader if log.leader in up else -1,
                 "leader_epoch": log.epoch,
                 "replica_nodes": replicas,
-                "isr_nodes": [node for node in replicas if self._nodes.is_up(node)],
+                "isr_nodes": up,
             }
-            for number, log in enumerate(self.logs.get(name or "", ()))
+            for number, log in enumerate(self.logs.get(name, ()))
         ]
-        if name is None:
-            return {"error_code": codes.UNKNOWN_TOPIC_ID, "name": None, "topic_id": bytes(16), "partitions": []}
         missing = UNKNOWN_TOPIC if re.fullmatch(_NAME, name) else INVALID_TOPIC
         code = 0 if name in self.logs else missing
         return {"error_code": code, "name": name, "topic_id": self.id_of(name), "partitions": parts}
 
-    def create_topics(self, body: Body) -> dict[str, Any]:
-        """CreateTopics' answer."""
+    def create_topics(self, request: Request) -> dict[str, Any]:
+        """CreateTopics."""
         made = []
-        make = self.refuse_new if body["validate_only"] else self.create
-        for entry in body["topics"]:
+        make = self.refuse_new if request.body["validate_only"] else self.create
+        for entry in request.body["topics"]:
             wanted = entry["num_partitions"]
             code = make(entry["name"], 1 if wanted == _DEFAULT_PARTITIONS else wanted)
             made.append({"name": entry["name"], "topic_id": self.id_of(entry["name"]), "error_code": code})
         return {"topics": made}
 
-    def delete_topics(self, body: Body) -> dict[str, Any]:
-        """DeleteTopics' answer, by names."""
-        return {"responses": [{"name": name, "error_code": self.delete(name)} for name in body["topic_names"]]}
+    # -- responses about logs -------------------------------------------------------------------------
 
-    # -- answers about logs ---------------------------------------------------------------------------
-
-    def _refuse(self, node: int, log: Log | None, epoch: int = -1) -> int:
-        """The error code of a request to ``node`` about a partition, by a client that knows of ``epoch``; or 0."""
+    def _led(self, node: int, topic: str, partition: int, epoch: int = -1) -> tuple[Log | None, int]:
+        """Return the log that ``node`` leads, or the error code for a client that knows the leader epoch ``epoch``."""
+        log = self.log(topic, partition)
         if log is None:
-            return UNKNOWN_TOPIC
+            return None, UNKNOWN_TOPIC
         if log.leader != node:
-            return codes.NOT_LEADER_OR_FOLLOWER
+            return None, codes.NOT_LEADER_OR_FOLLOWER
         if epoch >= 0 and epoch != log.epoch:
-            return FENCED_EPOCH if epoch < log.epoch else UNKNOWN_EPOCH
-        return 0
+            return None, FENCED_EPOCH if epoch < log.epoch else UNKNOWN_EPOCH
+        return log, 0
 
-    def produce(self, node: int, body: Body) -> dict[str, Any]:
-        """Produce's answer."""
-        responses = []
-        for topic in body["topic_data"]:
-            parts = []
-            for part in topic["partition_data"]:
-                log, offset = self.log(topic["name"], part["index"]), -1
-                code = self._refuse(node, log)
-                if log is not None and not code:
-                    code, offset = log.take(bytes(part["records"] or b""))
-                parts.append({"index": part["index"], "error_code": code, "base_offset": offset, "record_errors": []})
-            responses.append({"name": topic["name"], "partition_responses": parts})
-        return {"responses": responses}
+    def produce(self, request: Request, allowed: Callable[[TopicPartition, bytes], int]) -> dict[str, Any]:
+        """Produce. ``allowed`` returns the error code for a batch of a transactional producer."""
 
-    def delete_records(self, node: int, body: Body) -> dict[str, Any]:
-        """DeleteRecords' answer."""
-        topics = []
-        for topic in body["topics"]:
-            parts = []
-            for part in topic["partitions"]:
-                log = self.log(topic["name"], part["partition_index"])
-                code = self._refuse(node, log)
-                if log is not None and not code:
-                    log.delete_before(log.end if part["offset"] < 0 else part["offset"])
-                low = -1 if log is None else log.start
-                parts.append({"partition_index": part["partition_index"], "low_watermark": low, "error_code": code})
-            topics.append({"name": topic["name"], "partitions": parts})
-        return {"topics": topics}
+        def take(topic: str, part: Body) -> dict[str, Any]:
+            log, code = self._led(request.node, topic, part["index"])
+            offset, data = -1, bytes(part["records"] or b"")
+            code = code or allowed(TopicPartition(topic, part["index"]), data)
+            if log is not None and not code:
+                code, offset = log.take(data)
+            return {"index": part["index"], "error_code": code, "base_offset": offset, "record_errors": []}
 
-    def list_offsets(self, node: int, body: Body) -> dict[str, Any]:
-        """ListOffsets' answer."""
-        committed = body["isolation_level"] == _READ_COMMITTED
-        topics = []
-        for topic in body["topics"]:
-            parts = []
-            for part in topic["partitions"]:
-                log = self.log(topic["name"], part["partition_index"])
-                code = self._refuse(node, log, part["current_leader_epoch"])
-                answer = {"partition_index": part["partition_index"], "error_code": code}
-                if log is not None and not code:
-                    offset, found = _look_up(log, part["timestamp"], committed=committed)
-                    answer |= {"offset": offset, "timestamp": found}
-                parts.append(answer)
-            topics.append({"name": topic["name"], "partitions": parts})
-        return {"topics": topics}
+        topics = request.body["topic_data"]
+        return {"responses": per_partition(topics, take, asked="partition_data", told="partition_responses")}
 
-    def epochs(self, node: int, body: Body) -> dict[str, Any]:
-        """OffsetForLeaderEpoch's answer."""
-        topics = []
-        for topic in body["topics"]:
-            parts = []
-            for part in topic["partitions"]:
-                log = self.log(topic["topic"], part["partition"])
-                code = self._refuse(node, log, part["current_leader_epoch"])
-                epoch, end = (-1, -1) if log is None or code else log.end_of(part["leader_epoch"])
-                answer = {"partition": part["partition"], "error_code": code, "leader_epoch": epoch, "end_offset": end}
-                parts.append(answer)
-            topics.append({"topic": topic["topic"], "partitions": parts})
-        return {"topics": topics}
+    def delete_records(self, request: Request) -> dict[str, Any]:
+        """DeleteRecords."""
+
+        def delete(topic: str, part: Body) -> dict[str, Any]:
+            number = part["partition_index"]
+            log, code = self._led(request.node, topic, number)
+            if log is not None:
+                log.delete_before(log.end if part["offset"] < 0 else part["offset"])
+            there = self.log(topic, number)
+            low = -1 if there is None else there.start
+            return {"partition_index": number, "low_watermark": low, "error_code": code}
+
+        return {"topics": per_partition(request.body["topics"], delete)}
+
+    def list_offsets(self, request: Request) -> dict[str, Any]:
+        """ListOffsets."""
+        committed = request.body["isolation_level"] == _READ_COMMITTED
+
+        def look_up(topic: str, part: Body) -> dict[str, Any]:
+            log, code = self._led(request.node, topic, part["partition_index"], part["current_leader_epoch"])
+            answer = {"partition_index": part["partition_index"], "error_code": code}
+            if log is not None:
+                answer["offset"], answer["timestamp"] = _look_up(log, part["timestamp"], committed=committed)
+            return answer
+
+        return {"topics": per_partition(request.body["topics"], look_up)}
+
+    def epochs(self, request: Request) -> dict[str, Any]:
+        """OffsetForLeaderEpoch."""
+
+        def end_of(topic: str, part: Body) -> dict[str, Any]:
+            log, code = self._led(request.node, topic, part["partition"], part["current_leader_epoch"])
+            epoch, end = (-1, -1) if log is None else log.end_of(part["leader_epoch"])
+            return {"partition": part["partition"], "error_code": code, "leader_epoch": epoch, "end_offset": end}
+
+        return {"topics": per_partition(request.body["topics"], end_of, name="topic")}
 
     def name_topics(self, body: Body) -> None:
         """Put the topics' names beside the ids by which a Fetch has named them (KIP-516)."""
@@ -208,14 +192,13 @@ class Topics:
                 topic["topic"] = self.name_of(bytes(topic["topic_id"])) or ""
 
     def fetch(self, body: Body, node: int) -> tuple[dict[str, Any], int]:
-        """Fetch's answer, and how many bytes of records (or, as one byte each, errors) are in it."""
+        """Fetch: the response, and its bytes of records (an error counts as one byte)."""
         committed = body["isolation_level"] == _READ_COMMITTED
         responses, size = [], 0
         for topic in body["topics"]:
             parts = []
             for part in topic["partitions"]:
-                log = self.log(topic["topic"], part["partition"])
-                code = self._refuse(node, log, part["current_leader_epoch"])
+                log, code = self._led(node, topic["topic"], part["partition"], part["current_leader_epoch"])
                 answer = _read(log, code, part, body["max_bytes"] - size, first=not size, committed=committed)
                 size += len(answer["records"]) + bool(answer["error_code"])
                 parts.append(answer)
@@ -236,7 +219,7 @@ def _look_up(log: Log, timestamp: int, *, committed: bool) -> tuple[int, int]:
 
 def _read(log: Log | None, code: int, part: Body, left: int, *, first: bool, committed: bool) -> dict[str, Any]:
     offset = part["fetch_offset"]
-    if log is not None and not code and not log.start <= offset <= log.end:
+    if log is not None and not log.start <= offset <= log.end:
         code = OUT_OF_RANGE
     answer: dict[str, Any] = {"partition_index": part["partition"], "error_code": code, "records": b""}
     if log is None or code:

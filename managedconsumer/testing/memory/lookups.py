@@ -1,4 +1,4 @@
-"""The in-memory broker's answers to tools about its groups: lists, descriptions, deletions."""
+"""The in-memory broker's responses to tools about groups: lists, descriptions, deletions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CONSUMER = "consumer"
 
 
 def list_groups(groups: Groups, mine: Iterable[str], body: Body) -> dict[str, Any]:
-    """ListGroups: the groups of one node, by state and type if the request names some (in any spelling)."""
+    """ListGroups: the groups of one node, filtered by state and type (in any spelling)."""
     states = {each.lower() for each in body["states_filter"]}
     types = {each.lower() for each in body["types_filter"]}
     found = []

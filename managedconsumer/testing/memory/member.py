@@ -1,14 +1,41 @@
-"""A member as a coordinator in memory knows it, and the words they share."""
+"""A member of a classic group, and the small parts that all requests share. Pure."""
 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.values import NamedTuple
+from managedconsumer.wire.protocol.api import Api
 
 Body = Mapping[str, Any]
 Reply = Callable[[dict[str, Any]], None]
+
+
+class Request(NamedTuple):
+    """A decoded request: the node that received it, its version, the client's id, and its body."""
+
+    node: int
+    api: Api
+    version: int
+    client: str | None
+    body: dict[str, Any]
+
+
+def per_partition(
+    topics: Iterable[Body],
+    answer: Callable[[str, Any], dict[str, Any]],
+    *,
+    name: str = "name",
+    asked: str = "partitions",
+    told: str = "partitions",
+) -> list[dict[str, Any]]:
+    """Call ``answer(topic, partition)`` for each partition of a request, and return the topics of the response.
+
+    ``name``: the field with the topic's name; ``asked`` and ``told``: the array of partitions in request and response.
+    """
+    return [{name: topic[name], told: [answer(topic[name], part) for part in topic[asked]]} for topic in topics]
 
 
 class GroupState(Enum):
@@ -21,7 +48,7 @@ class GroupState(Enum):
 
 
 class MemberEntry:
-    """A member as the coordinator knows it."""
+    """A member of a classic group. ``join`` and ``sync`` answer its request, while the request waits."""
 
     __slots__ = (
         *("assignment", "client", "deadline", "id", "instance", "join", "protocols", "rebalance", "session", "sync"),
@@ -38,6 +65,18 @@ class MemberEntry:
         self.deadline = 0.0
         self.join: Reply | None = None
         self.sync: Reply | None = None
+
+    @property
+    def waits(self) -> bool:
+        """True while a request of the member waits for its response."""
+        return self.join is not None or self.sync is not None
+
+    def refuse(self, code: int) -> None:
+        """Answer the requests that wait with an error."""
+        for reply in (self.join, self.sync):
+            if reply is not None:
+                reply({**join_error(code, self.id), "assignment": b""})
+        self.join = self.sync = None
 
 
 def protocols_of(body: Body) -> list[tuple[str, bytes]]:

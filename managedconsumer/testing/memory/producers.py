@@ -1,4 +1,4 @@
-"""Idempotent producers of one partition: which batch is new, which one has come already, which one is out of order.
+"""Idempotent producers of one partition: new, repeated and out-of-order batches.
 
 Pure. Source: KIP-98; Kafka's ``ProducerStateManager`` and ``ProducerAppendInfo`` (behaviour).
 """
@@ -10,7 +10,7 @@ from collections import deque
 from managedconsumer.values import NamedTuple
 
 OUT_OF_ORDER, STALE_EPOCH = 45, 47
-#: So many batches of a producer are remembered, as in Kafka.
+#: The number of batches of a producer that are remembered, as in Kafka.
 _REMEMBERED = 5
 _MOST = 0x7FFFFFFF
 
@@ -39,9 +39,9 @@ class Producers:
         self._known: dict[int, _State] = {}
 
     def judge(self, stamp: Stamp) -> tuple[int, int | None]:
-        """An error code, and the offset of a batch that was written before; (0, None): it is new."""
+        """Return an error code, and the offset of a batch that was written before; (0, None): it is new."""
         state = self._known.get(stamp.producer)
-        if state is None:  # as Kafka does: what it knew may have been deleted with the records
+        if state is None:  # as in Kafka: its state may have been deleted with its records
             return 0, None
         if stamp.epoch < state.epoch:
             return STALE_EPOCH, None
@@ -50,8 +50,14 @@ class Producers:
         for first, last, offset in state.batches:
             if (first, last) == (stamp.first, stamp.last):
                 return 0, offset
-        due = 0 if state.batches[-1][1] == _MOST else state.batches[-1][1] + 1
+        due = 0 if not state.batches or state.batches[-1][1] == _MOST else state.batches[-1][1] + 1
         return (0 if stamp.first == due else OUT_OF_ORDER), None
+
+    def fence(self, producer: int, epoch: int) -> None:
+        """Refuse batches of older epochs of a producer from now on."""
+        state = self._known.get(producer)
+        if state is None or state.epoch < epoch:
+            self._known[producer] = _State(epoch)
 
     def wrote(self, stamp: Stamp, offset: int) -> None:
         """A new batch is in the log at ``offset``."""

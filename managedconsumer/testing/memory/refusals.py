@@ -1,6 +1,6 @@
-"""The answer to any request that says nothing but an error code. Pure.
+"""The response to any request with nothing but an error code. Pure.
 
-It names the topics, partitions or groups that the request named, with the code at each, as Kafka's answers do.
+As in Kafka it has the code at each topic, partition or group of the request.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _ARRAYS: Mapping[str, Sequence[str]] = {
     "coordinators": ("coordinator_keys",),
     "groups": ("group_ids",),
     "results": ("groups_names",),
+    "results_by_topic_v3_and_below": ("v3_and_below_topics",),
+    "results_by_partition": ("partitions",),
 }
 #: The field of a request's entry that a field of the answer repeats, where the names differ.
 _NAMES: Mapping[str, Sequence[str]] = {"partition_index": ("partition", "index"), "topic": ("name",)}
@@ -49,7 +51,7 @@ _NOTHING = {"committed_offset": -1, "high_watermark": -1, "base_offset": -1, "po
 
 
 def refusal(api: Api, version: int, body: Mapping[str, Any], code: int) -> dict[str, Any]:
-    """The body of ``api``'s answer to ``body`` that carries ``code``."""
+    """Return ``api``'s response to ``body`` with ``code``."""
     return _struct(api.fields("response"), version, body, code)
 
 
@@ -68,7 +70,7 @@ def _has_codes(value: Any) -> bool:
 
 
 def _value(field: Field, version: int, asked: Any, code: int) -> Any:
-    if field.name == "error_code":
+    if field.name in ("error_code", "partition_error_code"):
         return code
     if not isinstance(asked, Mapping):
         return asked if field.name in _PLAIN else _fallback(field)

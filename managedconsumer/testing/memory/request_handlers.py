@@ -1,4 +1,4 @@
-"""Everything that the in-memory broker knows, and its answers to the requests that need not wait."""
+"""The state of the in-memory broker, and its responses to the requests that need not wait."""
 
 from __future__ import annotations
 
@@ -7,27 +7,43 @@ from typing import Any, Callable, Mapping
 from managedconsumer import codes
 from managedconsumer.testing.memory import lookups
 from managedconsumer.testing.memory.api_versions import MODERN_HEARTBEAT_KEY, api_keys
-from managedconsumer.testing.memory.classic_group import Timer
 from managedconsumer.testing.memory.consumer_group import ModernGroup
-from managedconsumer.testing.memory.faults import Faults
+from managedconsumer.testing.memory.faults import Fault
+from managedconsumer.testing.memory.group import Timer
 from managedconsumer.testing.memory.groups import Groups
 from managedconsumer.testing.memory.logs import Topics
+from managedconsumer.testing.memory.member import Request
 from managedconsumer.testing.memory.nodes import Nodes
 from managedconsumer.testing.memory.refusals import refusal
-from managedconsumer.wire.protocol import framing, schemas
+from managedconsumer.testing.memory.transactions import Coordinator
+from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol.api import Api
 
 Body = dict[str, Any]
 _S = schemas
-_CONSUMER_DESCRIBE_KEY = _S.CONSUMER_GROUP_DESCRIBE.key
 _CLUSTER = "in-memory"
-#: TRANSACTIONAL_ID_AUTHORIZATION_FAILED: what makes every client give up at once, and say so.
-TRANSACTIONS_FORBIDDEN = 53
+_BATCHED_FIND = 4
+#: FindCoordinator's types of keys, and what the nodes call the coordinator of a transactional id.
+_GROUP, _TRANSACTION = 0, 1
+_TRANSACTION_KEY = "transactional.id "
+_OF_A_GROUP = frozenset(
+    api.key
+    for api in (
+        *(_S.JOIN_GROUP, _S.SYNC_GROUP, _S.HEARTBEAT, _S.LEAVE_GROUP, _S.CONSUMER_GROUP_HEARTBEAT),
+        *(_S.OFFSET_COMMIT, _S.OFFSET_FETCH, _S.OFFSET_DELETE, _S.TXN_OFFSET_COMMIT),
+        *(_S.DESCRIBE_GROUPS, _S.CONSUMER_GROUP_DESCRIBE, _S.DELETE_GROUPS),
+    )
+)
+_OF_A_TRANSACTION = frozenset(
+    api.key for api in (_S.INIT_PRODUCER_ID, _S.ADD_PARTITIONS_TO_TXN, _S.ADD_OFFSETS_TO_TXN, _S.END_TXN)
+)
 
 
 class RequestHandlers:
-    """All nodes' knowledge as one: each request says which node it was sent to.
+    """The state of all nodes: each request says which node has received it. Pure.
 
-    ``addresses``: the nodes that are up, as Metadata tells them. ``modern``: whether KIP-848 is offered.
+    ``addresses``: the nodes that are up, as Metadata lists them. ``modern``: whether KIP-848 is offered. ``written`` is
+    called when a transaction's markers are in the logs.
     """
 
     def __init__(
@@ -40,101 +56,119 @@ class RequestHandlers:
         delay: float,
         interval: float,
         modern: bool,
+        written: Callable[[], None] = lambda: None,
     ) -> None:
         self.nodes, self._addresses = nodes, addresses
-        self.topics = Topics(nodes)
-        self.groups = Groups(self.topics, now, after, delay, interval)
-        self.faults = Faults()
-        self._without = () if modern else (MODERN_HEARTBEAT_KEY, _CONSUMER_DESCRIBE_KEY)
-        #: How many numbers were given to idempotent producers.
-        self.producers = 0
+        self.topics = topics = Topics(nodes)
+        self.groups = groups = Groups(topics, now, after, delay, interval)
+        self.transactions = Coordinator(topics, groups, now, after, written)
+        self._faults: list[Fault] = []
+        self._without = () if modern else (MODERN_HEARTBEAT_KEY, _S.CONSUMER_GROUP_DESCRIBE.key)
+        self._answers: Mapping[int, Callable[[Request], Body]] = {
+            _S.API_VERSIONS.key: lambda _request: {"error_code": 0, "api_keys": api_keys(self._without)},
+            _S.METADATA.key: lambda request: topics.metadata(request.body, addresses()),
+            _S.DESCRIBE_CLUSTER.key: self._describe_cluster,
+            _S.FIND_COORDINATOR.key: self._find,
+            _S.CREATE_TOPICS.key: topics.create_topics,
+            _S.DELETE_TOPICS.key: self._delete_topics,
+            _S.PRODUCE.key: lambda request: topics.produce(request, self.transactions.judge(request)),
+            _S.DELETE_RECORDS.key: topics.delete_records,
+            _S.LIST_OFFSETS.key: topics.list_offsets,
+            _S.OFFSET_FOR_LEADER_EPOCH.key: topics.epochs,
+            _S.HEARTBEAT.key: groups.heartbeat,
+            _S.LEAVE_GROUP.key: groups.leave,
+            _S.CONSUMER_GROUP_HEARTBEAT.key: groups.modern_heartbeat,
+            _S.OFFSET_COMMIT.key: lambda request: groups.commit(request.version, request.body),
+            _S.OFFSET_FETCH.key: groups.offsets,
+            _S.OFFSET_DELETE.key: lambda request: lookups.delete_offsets(groups, topics, request.body),
+            _S.LIST_GROUPS.key: self._list_groups,
+            _S.DESCRIBE_GROUPS.key: lambda request: lookups.describe_groups(groups, request.version, request.body),
+            _S.CONSUMER_GROUP_DESCRIBE.key: lambda request: lookups.describe_consumer_groups(
+                groups, topics, request.body
+            ),
+            _S.DELETE_GROUPS.key: lambda request: lookups.delete_groups(groups, request.body),
+            _S.INIT_PRODUCER_ID.key: self.transactions.begin_producer,
+            _S.ADD_PARTITIONS_TO_TXN.key: self.transactions.add_partitions,
+            _S.ADD_OFFSETS_TO_TXN.key: self.transactions.add_offsets,
+            _S.TXN_OFFSET_COMMIT.key: self.transactions.commit_offsets,
+            _S.END_TXN.key: self.transactions.end,
+        }
 
-    def refuse(self, node: int, header: framing.RequestHeader, body: Body) -> Body | None:
-        """The answer to a request that came to the wrong node; None: it is the right one, or any is."""
-        if header.api.key not in _OF_A_GROUP:
+    # -- faults ---------------------------------------------------------------------------------------
+
+    def add_fault(self, fault: Fault) -> None:
+        """Add a rule; the first one that concerns a request counts."""
+        self._faults.append(fault)
+
+    def clear_faults(self) -> None:
+        """Cancel all rules."""
+        for fault in self._faults:
+            fault.cancel()
+
+    def fault_of(self, api: Api, body: Body) -> Fault | None:
+        """Return the rule for a request, or None."""
+        found = next((fault for fault in self._faults if fault.meets(api, body)), None)
+        self._faults = [fault for fault in self._faults if fault.times != 0]
+        return found
+
+    # -- requests -------------------------------------------------------------------------------------
+
+    def refuse(self, request: Request) -> Body | None:
+        """Return the response to a request that the wrong node has received; None if it is the right one."""
+        body, key = request.body, request.api.key
+        keys: list[str] = []
+        if key in _OF_A_GROUP:
+            names = body.get("groups") or body.get("group_ids") or body.get("groups_names") or [body.get("group_id")]
+            keys = [name["group_id"] if isinstance(name, Mapping) else name for name in names]
+        elif key in _OF_A_TRANSACTION:
+            name = body.get("transactional_id") or body.get("v3_and_below_transactional_id")
+            keys = [] if name is None else [_TRANSACTION_KEY + name]
+        if all(self.nodes.coordinator(each) == request.node for each in keys):
             return None
-        names = body.get("groups") or body.get("group_ids") or body.get("groups_names") or [body.get("group_id")]
-        groups = [name["group_id"] if isinstance(name, Mapping) else name for name in names]
-        if all(self.nodes.coordinator(group) == node for group in groups):
-            return None
-        return refusal(header.api, header.version, body, codes.NOT_COORDINATOR)
+        return refusal(request.api, request.version, body, codes.NOT_COORDINATOR)
 
-    def refusal(self, header: framing.RequestHeader, body: Body, code: int) -> Body:
-        """The answer that carries ``code``. A refused Metadata still says which nodes there are."""
-        if header.api is _S.METADATA:
-            if body["topics"] is None:
-                body = {**body, "topics": [{"name": name} for name in self.topics.logs]}
-            return {**refusal(header.api, header.version, body, code), "brokers": self._addresses()}
-        return refusal(header.api, header.version, body, code)
+    def refusal(self, request: Request, code: int) -> Body:
+        """Return the response that carries ``code``. An error of Metadata still lists the nodes."""
+        body = request.body
+        if request.api is not _S.METADATA:
+            return refusal(request.api, request.version, body, code)
+        if body["topics"] is None:
+            body = {**body, "topics": [{"name": name} for name in self.topics.logs]}
+        return {**refusal(request.api, request.version, body, code), "brokers": self._addresses()}
 
-    def answer(self, node: int, header: framing.RequestHeader, body: Body) -> Body:
-        """The answer to a request that is none of Fetch, JoinGroup and SyncGroup."""
-        key = header.api.key
-        if header.api is _S.CREATE_TOPICS:
-            return self.topics.create_topics(body)
-        if header.api is _S.DELETE_TOPICS:
-            return self._delete_topics(body)
-        if key in _OF_A_NODE:
-            return _OF_A_NODE[key](self.topics, node, body)
-        if key in _OF_MEMBERS:
-            return _OF_MEMBERS[key](self.groups, body)
-        if header.api is _S.METADATA:
-            return self.topics.metadata(body, self._addresses())
-        if header.api is _S.FIND_COORDINATOR:
-            return self._find(header.version, body)
-        if header.api is _S.DESCRIBE_CLUSTER:
-            brokers = [{**each, "broker_id": each["node_id"]} for each in self._addresses()]
-            return {"cluster_id": _CLUSTER, "controller_id": brokers[0]["broker_id"], "brokers": brokers}
-        if header.api is _S.API_VERSIONS:
-            return {"error_code": 0, "api_keys": api_keys(self._without)}
-        if header.api is _S.INIT_PRODUCER_ID:
-            return self._number_producer(body)
-        return self._about_groups(node, header, body)
+    def answer(self, request: Request) -> Body:
+        """Return the response to any request but Fetch, JoinGroup and SyncGroup."""
+        return self._answers[request.api.key](request)
 
-    def _delete_topics(self, body: Body) -> Body:
-        answer = self.topics.delete_topics(body)
+    def _describe_cluster(self, _request: Request) -> Body:
+        brokers = [{**each, "broker_id": each["node_id"]} for each in self._addresses()]
+        return {"cluster_id": _CLUSTER, "controller_id": brokers[0]["broker_id"], "brokers": brokers}
+
+    def _delete_topics(self, request: Request) -> Body:
+        names = request.body["topic_names"]
+        responses = [{"name": name, "error_code": self.topics.delete(name)} for name in names]
         self.groups.forget_topics()
-        return answer
+        return {"responses": responses}
 
-    def _number_producer(self, body: Body) -> Body:
-        """InitProducerId: a new number for an idempotent producer. Transactional ones are not for this broker."""
-        if body["transactional_id"] is not None:
-            return {"error_code": TRANSACTIONS_FORBIDDEN, "producer_id": -1, "producer_epoch": -1}
-        return {"error_code": 0, "producer_id": self.new_producer(), "producer_epoch": 0}
+    def _list_groups(self, request: Request) -> Body:
+        mine = [name for name in self.groups.known if self.nodes.coordinator(name) == request.node]
+        return lookups.list_groups(self.groups, mine, request.body)
 
-    def new_producer(self) -> int:
-        """A number that no other producer has, nor a transaction."""
-        self.producers += 1
-        return self.producers
-
-    def _about_groups(self, node: int, header: framing.RequestHeader, body: Body) -> Body:
-        if header.api is _S.OFFSET_COMMIT:
-            return self.groups.commit(header.version, body)
-        if header.api is _S.CONSUMER_GROUP_HEARTBEAT:
-            return self.groups.modern_heartbeat(header.version, header.client_id, body)
-        if header.api is _S.LIST_GROUPS:
-            mine = [name for name in self.groups.known if self.nodes.coordinator(name) == node]
-            return lookups.list_groups(self.groups, mine, body)
-        if header.api is _S.DESCRIBE_GROUPS:
-            return lookups.describe_groups(self.groups, header.version, body)
-        if header.api is _S.OFFSET_DELETE:
-            return lookups.delete_offsets(self.groups, self.topics, body)
-        return lookups.describe_consumer_groups(self.groups, self.topics, body)
-
-    def _find(self, version: int, body: Body) -> Body:
+    def _find(self, request: Request) -> Body:
+        version, body = request.version, request.body
         addresses = {each["node_id"]: each for each in self._addresses()}
-        if body["key_type"]:  # of a transaction, or of a share group
-            keys = {"coordinator_keys": body.get("coordinator_keys") or []}
-            return refusal(_S.FIND_COORDINATOR, version, keys, TRANSACTIONS_FORBIDDEN)
-        if version >= _BATCHED_FIND:
-            found = [{"key": key, **addresses[self.nodes.coordinator(key)]} for key in body["coordinator_keys"]]
-            return {"coordinators": found}
-        return {"error_code": 0, **addresses[self.nodes.coordinator(body["key"])]}
+        if body["key_type"] not in (_GROUP, _TRANSACTION):
+            return refusal(_S.FIND_COORDINATOR, version, body, codes.INVALID_REQUEST)
+        prefix = _TRANSACTION_KEY if body["key_type"] == _TRANSACTION else ""
+        if version < _BATCHED_FIND:
+            return {"error_code": 0, **addresses[self.nodes.coordinator(prefix + body["key"])]}
+        found = [{"key": key, **addresses[self.nodes.coordinator(prefix + key)]} for key in body["coordinator_keys"]]
+        return {"coordinators": found}
 
     # -- when nodes come and go -----------------------------------------------------------------------
 
     def lead(self, topic: str, partition: int, node: int | None) -> None:
-        """Another node leads a partition (None: the next one that is up)."""
+        """Let another node lead a partition (None: the next one that is up)."""
         log = self.topics.log(topic, partition)
         if log is not None:
             target = self.nodes.other(log.leader) if node is None else node
@@ -142,16 +176,16 @@ class RequestHandlers:
                 log.lead(target)
 
     def move_group(self, name: str, node: int | None) -> None:
-        """Another node coordinates a group (None: the next one that is up)."""
+        """Let another node coordinate a group (None: the next one that is up)."""
         target = self.nodes.other(self.nodes.coordinator(name)) if node is None else node
         if target is not None:
-            self.nodes.move_coordinator(name, target)
+            self.nodes.coordinators[name] = target
         group = self.groups.known.get(name)
         if group is not None:
             group.move()
 
     def leave(self, node: int) -> None:
-        """A node goes down: others take over what it leads and coordinates, if there are any."""
+        """Take a node down: others lead its partitions and coordinate its groups, if there are any."""
         heir = self.nodes.other(node)
         if heir is not None:
             for log in self.topics.everything().values():
@@ -160,33 +194,12 @@ class RequestHandlers:
             for name in self.groups.known:
                 if self.nodes.coordinator(name) == node:
                     self.move_group(name, heir)
-        self.nodes.take_down(node)
+        self.nodes.down.add(node)
 
     def reload(self) -> None:
-        """All nodes were away: groups are loaded anew, and their sessions begin anew."""
+        """Load groups and transactions again, and restart their timers, after all nodes were away."""
         for group in self.groups.known.values():
             group.move()
             if isinstance(group, ModernGroup):
                 group.watch_all()
-
-
-_BATCHED_FIND = 4
-_OF_A_NODE: Mapping[int, Callable[[Topics, int, Body], Body]] = {
-    _S.LIST_OFFSETS.key: Topics.list_offsets,
-    _S.OFFSET_FOR_LEADER_EPOCH.key: Topics.epochs,
-    _S.DELETE_RECORDS.key: Topics.delete_records,
-    _S.PRODUCE.key: Topics.produce,
-}
-_OF_MEMBERS: Mapping[int, Callable[[Groups, Body], Body]] = {
-    _S.HEARTBEAT.key: Groups.heartbeat,
-    _S.LEAVE_GROUP.key: Groups.leave,
-    _S.OFFSET_FETCH.key: Groups.offsets,
-    _S.DELETE_GROUPS.key: lookups.delete_groups,
-}
-_OF_A_GROUP = frozenset(
-    (
-        *_OF_MEMBERS,
-        *(_S.JOIN_GROUP.key, _S.SYNC_GROUP.key, _S.DESCRIBE_GROUPS.key, _S.OFFSET_COMMIT.key),
-        *(_S.CONSUMER_GROUP_HEARTBEAT.key, _CONSUMER_DESCRIBE_KEY, _S.OFFSET_DELETE.key),
-    )
-)
+        self.transactions.reload()

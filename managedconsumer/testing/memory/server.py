@@ -1,6 +1,6 @@
-"""The wire side of the in-memory broker: connections, frames and timers of one thread.
+"""The connections, frames and timers of the in-memory broker, in one thread.
 
-Everything that the broker knows is touched by this thread only, so nothing in it needs a lock; others hand it calls.
+Only this thread uses the broker's state, so there are no locks; other threads pass calls to it.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class Peer:
-    """One connection to ``node``: requests are answered one after the other, as Kafka does.
+    """One connection to ``node``; its requests are answered one after the other, as in Kafka.
 
-    ``login`` belongs to the one who handles the requests.
+    ``login`` is the request handler's.
     """
 
     def __init__(self, sock: socket.socket, node: int) -> None:
@@ -105,7 +105,7 @@ class Server:
     def stop(self) -> None:
         """Close everything and end the thread."""
         self._stopping = True
-        with contextlib.suppress(OSError):  # the thread woke by itself, and has closed it
+        with contextlib.suppress(OSError):  # the thread has closed it already
             self._wake_in.send(b"!")
         self._thread.join(10)
 
@@ -129,7 +129,7 @@ class Server:
         return int(listener.getsockname()[1])
 
     def close_node(self, node: int) -> None:
-        """Listen for it no more, and hang up on its clients."""
+        """Stop listening for a node, and close its connections."""
         listener = self._listeners.pop(node, None)
         if listener is not None:
             self._selector.unregister(listener)
@@ -137,7 +137,7 @@ class Server:
         self.disconnect_all(node)
 
     def disconnect_all(self, node: int | None = None) -> None:
-        """Hang up on everybody, or on the clients of one node."""
+        """Close all connections, or those to one node."""
         for peer in list(self._peers):
             if node in (None, peer.node):
                 self.close(peer)
@@ -196,7 +196,7 @@ class Server:
         except OSError as error:  # the peer went away
             log.debug("a connection ends: %s", error)
             self.close(peer)
-        except KafkaException as error:  # the peer talks no Kafka, or one that this broker does not understand
+        except KafkaException as error:  # not Kafka's protocol, or an unknown request
             log.warning("the in-memory broker closes a connection, as Kafka would: %s", error)
             self.close(peer)
         except Exception:
@@ -204,7 +204,7 @@ class Server:
             self.close(peer)
 
     def _read(self, peer: Peer) -> None:
-        # A TLS record may hold more than one piece, and the selector knows nothing of what is left in it.
+        # A TLS record may hold more than one piece, and the selector does not report the rest.
         while peer.open:
             try:
                 data = peer.sock.recv(_PIECE)
@@ -230,7 +230,7 @@ class Server:
             self._handle(peer, header, request, partial(self._answer, peer, header))
 
     def _refuse(self, peer: Peer, header: framing.RequestHeader) -> None:
-        """KIP-511: ApiVersions of a newer version is answered in version 0; anything else has not asked before."""
+        """Answer a newer ApiVersions in version 0 (KIP-511); other requests end the connection."""
         if header.api.key != API_VERSIONS_KEY:
             self.close(peer)
             return
@@ -264,7 +264,7 @@ class Server:
             self._selector.modify(peer.sock, wanted, key.data)
 
     def close(self, peer: Peer) -> None:
-        """Hang up on one client."""
+        """Close one connection."""
         if peer.open:
             peer.open = False
             self._peers.discard(peer)

@@ -1,7 +1,7 @@
-"""The assignors of a KIP-848 coordinator in memory: who should have which partition. Pure.
+"""The assignors of a KIP-848 coordinator in memory. Pure.
 
-Both take the partitions that exist, by topic, and the members by id with their topics and what they were to have so
-far. Sources: KIP-848; Kafka's ``UniformAssignor`` and ``RangeAssignor`` (what they promise, not how they do it).
+Both take the partitions that exist, and the members by id. Sources: KIP-848; Kafka's ``UniformAssignor`` and
+``RangeAssignor`` (their guarantees).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Assign = Callable[[Collection[TopicPartition], Mapping[str, Wish]], dict[str, Sh
 
 
 def uniform(partitions: Collection[TopicPartition], members: Mapping[str, Wish]) -> dict[str, Share]:
-    """Everybody gets as many as the others, and as few move as can be."""
+    """Give all members equally many partitions, and move as few as possible."""
     names = sorted(members)
     wanted = [tp for tp in sorted(partitions) if any(tp.topic in members[name].topics for name in names)]
     most = -(-len(wanted) // len(names)) if names else 0
@@ -44,7 +44,7 @@ def uniform(partitions: Collection[TopicPartition], members: Mapping[str, Wish])
 
 
 def in_ranges(partitions: Collection[TopicPartition], members: Mapping[str, Wish]) -> dict[str, Share]:
-    """Each topic by itself: its partitions in order, a range of them for each member, by the members' ids."""
+    """Give each member, by id, a range of each topic's partitions."""
     shares: dict[str, set[TopicPartition]] = {name: set() for name in members}
     for topic in {tp.topic for tp in partitions}:
         names = sorted(name for name in members if topic in members[name].topics)

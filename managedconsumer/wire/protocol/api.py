@@ -1,8 +1,9 @@
-"""One Kafka request and its response: what the versions are, and how their bodies become bytes and back."""
+"""One Kafka request and its response: their versions, and their bodies as bytes and as dicts."""
 
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import Any, Callable, Final, Mapping
 
 from managedconsumer.errors import MalformedResponseError
@@ -31,19 +32,7 @@ class Api:
     messages ``memoryview`` slices of the given buffer, which they keep alive.  Safe from any thread.
     """
 
-    __slots__ = (
-        "_decoders",
-        "_encoders",
-        "_fields",
-        "_texts",
-        "asked_from",
-        "flexible_from",
-        "key",
-        "max_version",
-        "min_version",
-        "name",
-        "since",
-    )
+    __slots__ = ("_texts", "asked_from", "flexible_from", "key", "max_version", "min_version", "name", "since")
 
     def __init__(
         self,
@@ -66,9 +55,6 @@ class Api:
         self.since: Final = since
         self.asked_from: Final = max(own.first, asked_from)
         self._texts: Final = {"request": request, "response": response}
-        self._fields: Final[dict[str, tuple[Field, ...]]] = {}
-        self._encoders: Final[dict[tuple[str, int], _Encoder]] = {}
-        self._decoders: Final[dict[tuple[str, int], _Decoder]] = {}
 
     def __repr__(self) -> str:
         return f"<Api {self.name} (key {self.key}, versions {self.min_version} to {self.max_version})>"
@@ -82,108 +68,99 @@ class Api:
 
     @property
     def response_header_is_always_v0(self) -> bool:
-        """True for ApiVersions only: a client must be able to read the answer of a broker it knows nothing of."""
+        """True for ApiVersions only: a client must be able to read the response of an unknown broker."""
         return self.key == _API_VERSIONS_KEY
 
     def encode(self, version: int, body: Mapping[str, Any]) -> bytes:
         """The body of a request.  Raises ValueError, naming the field, for a value that cannot be sent."""
-        return self._encoder("request", version)(body)
+        return _encoder(self, "request", version)(body)
 
     def decode(self, version: int, data: bytes | bytearray | memoryview) -> dict[str, Any]:
         """The body of a response, as a dict with every field of the table.  Raises MalformedResponseError only."""
-        return self._decoder("response", version)(data)
+        return _decoder(self, "response", version)(data)
 
     def encode_response(self, version: int, body: Mapping[str, Any]) -> bytes:
         """The broker's side of :meth:`decode`; for tests and the in-memory broker."""
-        return self._encoder("response", version)(body)
+        return _encoder(self, "response", version)(body)
 
     def decode_request(self, version: int, data: bytes | bytearray | memoryview) -> dict[str, Any]:
         """The broker's side of :meth:`encode`; for tests and the in-memory broker.
 
         Bytes after the last field are ignored, as Kafka does.  Raises MalformedResponseError only.
         """
-        return self._decoder("request", version)(data)
+        return _decoder(self, "request", version)(data)
 
     def fields(self, direction: str) -> tuple[Field, ...]:
         """The table's rows for ``"request"`` or ``"response"``."""
-        found = self._fields.get(direction)
-        if found is None:
-            found = self._fields[direction] = parse_fields(self._texts[direction])
-        return found
+        return parse_fields(self._texts[direction])
 
-    def _check(self, version: int) -> None:
-        if not self.min_version <= version <= self.max_version:
-            raise ValueError(f"{self!r} has no version {version}")
 
-    def _encoder(self, direction: str, version: int) -> _Encoder:
-        found = self._encoders.get((direction, version))
-        if found is None:
-            found = self._encoders[direction, version] = self._compile_encoder(direction, version)
-        return found
+def _checked(api: Api, direction: str, version: int) -> tuple[tuple[Field, ...], int, bool]:
+    if not api.min_version <= version <= api.max_version:
+        raise ValueError(f"{api!r} has no version {version}")
+    return api.fields(direction), version, api.is_flexible(version)
 
-    def _decoder(self, direction: str, version: int) -> _Decoder:
-        found = self._decoders.get((direction, version))
-        if found is None:
-            found = self._decoders[direction, version] = self._compile_decoder(direction, version)
-        return found
 
-    def _compile_encoder(self, direction: str, version: int) -> _Encoder:
-        self._check(version)
-        fields, flexible = self.fields(direction), self.is_flexible(version)
-        write = struct_writer(fields, version, flexible)
+def _is_plain(api: Api, version: int) -> bool:
+    """Return whether there is a shorter way for the commonest bodies."""
+    return api.key == _FETCH_KEY and version in plainfetch.VERSIONS
 
-        def encode(body: Mapping[str, Any]) -> bytes:
-            parts: list[Any] = []
-            try:
-                write(body, parts.append)
-                return b"".join(parts)
-            except (struct.error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                reason = explain(fields, version, flexible, body) or str(error)
-            # Outside the except block: the first error's text could hold a payload.
-            raise ValueError(f"{self.name} {direction} version {version}: {reason}")
 
-        if not self._is_plain(version) or direction != "request":
-            return encode
-        return lambda body: plainfetch.write(version, body) or encode(body)
+@cache
+def _encoder(api: Api, direction: str, version: int) -> _Encoder:
+    layout = _checked(api, direction, version)
+    write = struct_writer(*layout)
 
-    def _is_plain(self, version: int) -> bool:
-        """Whether there is a shorter way for the commonest bodies."""
-        return self.key == _FETCH_KEY and version in plainfetch.VERSIONS
+    def encode(body: Mapping[str, Any]) -> bytes:
+        parts: list[Any] = []
+        try:
+            write(body, parts.append)
+            return b"".join(parts)
+        except (struct.error, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            reason = explain(*layout, body) or str(error)
+        # Outside the except block: the first error's text could hold a payload.
+        raise ValueError(f"{api.name} {direction} version {version}: {reason}")
 
-    def _compile_decoder(self, direction: str, version: int) -> _Decoder:
-        self._check(version)
-        read = struct_reader(self.fields(direction), version, self.is_flexible(version))
-        # Records must not be copied; everything else is read faster from bytes, and is small.
-        to_buffer: Callable[[Any], Buffer] = memoryview if _has_records(self.fields(direction)) else bytes
+    if not _is_plain(api, version) or direction != "request":
+        return encode
+    return lambda body: plainfetch.write(version, body) or encode(body)
 
-        def decode(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-            view = to_buffer(data)
-            try:
-                found: list[dict[str, Any]] = []
-                end = read(view, 0, found)
-            except Malformed as error:
-                reason = str(error)
-            except (struct.error, IndexError):
-                reason = "it is cut short"
-            except UnicodeDecodeError as error:
-                reason = f"a string is not UTF-8 ({error.reason})"
-            else:
-                # Kafka takes bytes after a request's last field, and librdkafka sends some in Metadata requests.
-                if end == len(view) or direction == "request":
-                    return found[0]
-                reason = f"{len(view) - end} bytes are left over"
-            raise MalformedResponseError(
-                f"cannot decode a {self.name} {direction}, version {version}, of {len(view)} bytes: {reason}"
-            )
 
-        if not self._is_plain(version) or direction != "response":
-            return decode
+@cache
+def _decoder(api: Api, direction: str, version: int) -> _Decoder:
+    layout = _checked(api, direction, version)
+    read = struct_reader(*layout)
+    # Records must not be copied; everything else is read faster from bytes, and is small.
+    to_buffer: Callable[[Any], Buffer] = memoryview if _has_records(layout[0]) else bytes
 
-        def decode_plain(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-            found = plainfetch.read(memoryview(data))
-            return decode(data) if found is None else found
+    def decode(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+        view = to_buffer(data)
+        try:
+            found: list[dict[str, Any]] = []
+            end = read(view, 0, found)
+        except Malformed as error:
+            reason = str(error)
+        except (struct.error, IndexError):
+            reason = "it is cut short"
+        except UnicodeDecodeError as error:
+            reason = f"a string is not UTF-8 ({error.reason})"
+        else:
+            # Kafka takes bytes after a request's last field, and librdkafka sends some in Metadata requests.
+            if end == len(view) or direction == "request":
+                return found[0]
+            reason = f"{len(view) - end} bytes are left over"
+        raise MalformedResponseError(
+            f"cannot decode a {api.name} {direction}, version {version}, of {len(view)} bytes: {reason}"
+        )
 
-        return decode_plain
+    if not _is_plain(api, version) or direction != "response":
+        return decode
+
+    def decode_plain(data: bytes | bytearray | memoryview) -> dict[str, Any]:
+        found = plainfetch.read(memoryview(data))
+        return decode(data) if found is None else found
+
+    return decode_plain
 
 
 def _has_records(fields: tuple[Field, ...]) -> bool:
@@ -191,7 +168,7 @@ def _has_records(fields: tuple[Field, ...]) -> bool:
 
 
 def _by_key(key: int) -> Api:
-    """Unpickling gives back the module's one object."""
+    """Unpickle the one object of the schema table."""
     from managedconsumer.wire.protocol.schemas import APIS
 
     return APIS[key]

@@ -1,8 +1,7 @@
-"""How large compressed data can become, read from the frames' own headers without decompressing anything.
+"""The size of decompressed data, at most, from the frames' headers.
 
-lz4 frames and zstd frames are chains of blocks with a short header each, so hopping from header to header gives an
-upper bound of the output within microseconds.  snappy says its size outright.  The numbers are only used to choose
-a buffer: the decompressor itself is still held to the buffer's end, whatever the headers claim.
+lz4 frames and zstd frames are chains of blocks with a short header each, so the headers give an upper bound within
+microseconds.  snappy data begins with its size.  The bounds only choose a buffer, which the decompressor cannot leave.
 Sources: LZ4 Frame Format 1.6, RFC 8878 (zstd), google/snappy's format description, snappy-java's block stream.
 """
 

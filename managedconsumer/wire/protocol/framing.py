@@ -149,51 +149,28 @@ def _skip_tags(view: memoryview, pos: int) -> int:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, however it comes in pieces.  Not thread-safe.
+    """Cuts a byte stream into frames.  Not thread-safe.
 
-    Memory grows with the bytes that arrive, never with an announced size.  After an error the reader repeats it.
+    Memory grows with the bytes that arrive, never with an announced size.  An error is raised again by each call.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
         self._max = max_frame_bytes
-        self._size_bytes = bytearray()
-        self._frame = bytearray()
-        self._wanted = 0  # size of the frame under way; 0 while its size is being read
-        self._error: FrameError | None = None
-
-    @property
-    def in_mid_frame(self) -> bool:
-        """Whether the stream, if it ended here, would end inside a frame."""
-        return bool(self._size_bytes) or bool(self._wanted)
+        self._data = bytearray()
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytearray]:
-        """Take what arrived; give the frames (without their sizes) that it completes.
+        """Take the bytes that arrived; return the frames (without their sizes) that they complete.
 
-        Raises FrameError when a size cannot be Kafka's.  Frames completed before it in the same piece are lost with the
-        connection.
+        Raises FrameError when a size cannot be Kafka's; the frames before it in the same piece are lost.
         """
-        if self._error is not None:
-            raise self._error
-        view, pos, frames = memoryview(data), 0, []
-        while pos < len(view):
-            if not self._wanted:
-                stop = pos + SIZE_BYTES - len(self._size_bytes)
-                self._size_bytes += view[pos:stop]
-                if len(self._size_bytes) == SIZE_BYTES:
-                    self._begin_frame()
-            else:
-                stop = pos + self._wanted - len(self._frame)
-                self._frame += view[pos:stop]
-                if len(self._frame) == self._wanted:
-                    frames.append(self._frame)
-                    self._frame, self._wanted = bytearray(), 0
+        self._data += data
+        frames, pos = [], 0
+        while len(self._data) - pos >= SIZE_BYTES:
+            start = pos + SIZE_BYTES
+            stop = start + check_frame_size(self._data[pos:start], self._max)
+            if stop > len(self._data):
+                break
+            frames.append(self._data[start:stop])
             pos = stop
+        del self._data[:pos]
         return frames
-
-    def _begin_frame(self) -> None:
-        try:
-            self._wanted = check_frame_size(self._size_bytes, self._max)
-        except FrameError as error:
-            self._error = error
-            raise
-        self._size_bytes.clear()

@@ -1,7 +1,7 @@
-"""The commonest Fetch request and response, in a few steps: what goes to and fro for each message at low rates.
+"""The commonest Fetch request and response in a few steps, for low rates, where each message takes one.
 
-From version 13 to 18 both have one layout, but for tagged fields, which neither uses here. What is not plain gives
-None, and the table's own writer or reader does it, with its checks and its texts.
+Versions 13 to 18 have one layout, but for tagged fields. For any other layout the functions return None, and the
+table's writer or reader does it, with its checks and error texts.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _id(topic: Mapping[str, Any]) -> bytes:
 
 
 def read(data: memoryview) -> dict[str, Any] | None:
-    """The answer in ``data``, as the table's reader gives it; None: not a plain one, or damaged."""
+    """Return the response in ``data``, like the table's reader; None: it is not plain, or damaged."""
     try:
         throttle, code, session = _ANSWER(data, 0)
         count, pos = read_compact_length(data, 10)

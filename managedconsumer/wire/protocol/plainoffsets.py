@@ -1,8 +1,7 @@
 """ListOffsets in a few steps, for thousands of partitions that are asked about again and again.
 
-From version 4 to 11 there are two layouts, but for tagged fields, which no broker sends. A topic's partitions stay the
-bytes that came: so it costs nothing to see that none of them has changed. What is not plain gives None, and the table's
-own reader does it.
+Versions 4 to 11 have two layouts, but for tagged fields, which no broker sends. A topic's partitions stay bytes, so
+that two responses are compared quickly. For any other layout :func:`read` returns None, and the table's reader does it.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def request(version: int, topics: Mapping[str, Collection[int]], timestamp: int,
 
 
 def read(version: int, data: memoryview) -> tuple[int, dict[str, bytes]] | None:
-    """How long the broker throttles (ms), and the partitions of each topic, see :func:`columns`; None: not plain."""
+    """Return the throttle time (ms), and each topic's partitions for :func:`columns`; None: not plain."""
     flexible = version >= _FLEXIBLE
     size = calcsize(">" + _layout(version))
     name_length = read_compact_length if flexible else read_length16

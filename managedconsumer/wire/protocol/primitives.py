@@ -8,6 +8,7 @@ are given, they return or raise :class:`Malformed`, ``struct.error``, ``IndexErr
 
 from __future__ import annotations
 
+from functools import partial
 from struct import Struct
 from typing import Any, Callable, Final
 
@@ -146,53 +147,32 @@ def _or_null(write: Writer, null: bytes) -> Writer:
 
 
 def string_reader(flexible: bool, nullable: bool) -> Reader:
-    return _compact_string_reader(nullable) if flexible else _classic_string_reader(nullable)
-
-
-def _classic_string_reader(nullable: bool) -> Reader:
-    def read(buf: Buffer, pos: int, values: list[Any]) -> int:
-        length, pos = read_length16(buf, pos)
-        if length < 0:
-            return _null(nullable, values, pos)
-        stop = pos + length
-        if stop > len(buf):
-            raise _too_long("a string", length, buf, pos)
-        values.append(str(buf[pos:stop], "utf-8"))
-        return stop
-
-    return read
-
-
-def _compact_string_reader(nullable: bool) -> Reader:
-    def read(buf: Buffer, pos: int, values: list[Any]) -> int:
-        length = buf[pos]  # read_compact_length by hand: strings are half of all fields
-        if length < 128:
-            pos += 1
-        else:
-            length, pos = read_uvarint(buf, pos)
-        if not length:
-            return _null(nullable, values, pos)
-        stop = pos + length - 1
-        if stop > len(buf):
-            raise _too_long("a string", length - 1, buf, pos)
-        values.append(str(buf[pos:stop], "utf-8"))
-        return stop
-
-    return read
+    return _sized_reader(read_compact_length if flexible else read_length16, nullable, "a string", _text)
 
 
 def bytes_reader(flexible: bool, nullable: bool, zero_copy: bool) -> Reader:
-    """``zero_copy`` readers give a view into the frame, which keeps the frame alive; for records only."""
+    """``zero_copy`` readers return a view into the frame, which keeps the frame alive; for records only."""
     read_length = read_compact_length if flexible else read_length32
+    return _sized_reader(read_length, nullable, "a byte string", memoryview if zero_copy else bytes)
 
+
+_text: Final = partial(str, encoding="utf-8")
+
+
+def _sized_reader(
+    read_length: Callable[[Buffer, int], tuple[int, int]], nullable: bool, what: str, make: Callable[[Buffer], Any]
+) -> Reader:
     def read(buf: Buffer, pos: int, values: list[Any]) -> int:
         length, pos = read_length(buf, pos)
         if length < 0:
-            return _null(nullable, values, pos)
+            if not nullable:
+                raise Malformed("null where null is not allowed")
+            values.append(None)
+            return pos
         stop = pos + length
         if stop > len(buf):
-            raise _too_long("a byte string", length, buf, pos)
-        values.append(buf[pos:stop] if zero_copy else bytes(buf[pos:stop]))
+            raise Malformed(f"{what} claims {length} bytes where {len(buf) - pos} are left")
+        values.append(make(buf[pos:stop]))
         return stop
 
     return read
@@ -207,14 +187,3 @@ def number_reader(kind: str) -> Reader:
         return pos + size
 
     return read
-
-
-def _null(nullable: bool, values: list[Any], pos: int) -> int:
-    if not nullable:
-        raise Malformed("null where null is not allowed")
-    values.append(None)
-    return pos
-
-
-def _too_long(what: str, length: int, buf: Buffer, pos: int) -> Malformed:
-    return Malformed(f"{what} claims {length} bytes where {len(buf) - pos} are left")

@@ -1,4 +1,4 @@
-"""Reads the schema table: the indented text of ``schemas_*.py`` becomes :class:`Field` trees.
+"""Reads the schema table: the indented text of ``schemas.py`` becomes :class:`Field` trees.
 
 One line is one field::
 
@@ -8,7 +8,7 @@ One line is one field::
 array of those; ``[]`` an array of structs and ``{}`` a struct, whose fields follow, indented.  A ``?`` behind the type
 allows null; ``?7+`` allows it from version 7 on.  ``versions`` (``4+``, ``0-3``, ``7``) leaves the field out of all
 other versions.  ``tag N`` makes it a tagged field (KIP-482).  ``= default`` (null, true, zero, a number, "" or []) is
-what encoding takes when the caller gives nothing; without it the caller must.  ``needed``: a value other than the
+encoded when the caller gives no value; without it the caller must.  ``needed``: a value other than the
 default must not be dropped silently when the version cannot carry it.  ``#`` starts a comment.
 
 Names, versions, tags and null are Kafka's own (``clients/src/main/resources/common/message/*.json``, Kafka 4.3);
@@ -18,6 +18,7 @@ defaults go beyond Kafka's where one value is the obvious one for a consumer.
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any, Final
 
 from managedconsumer.values import NamedTuple
@@ -34,7 +35,7 @@ _LINE: Final = (
 
 
 class Required:
-    """In place of a default: the caller must give a value."""
+    """Stands for a default: the caller must give a value."""
 
 
 REQUIRED: Final = Required()
@@ -89,6 +90,7 @@ class Field(NamedTuple):
         return _zero(self.kind)
 
 
+@cache
 def parse_fields(text: str) -> tuple[Field, ...]:
     """The fields of one message."""
     lines = [line.split("#", 1)[0].rstrip() for line in text.splitlines()]

@@ -1,4 +1,4 @@
-"""Which version of a request to send to which broker."""
+"""The version of a request that client and broker share."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OLDEST_BROKER: Final = "2.1"
 
 
 def decode_api_versions(version: int, data: bytes | bytearray | memoryview) -> dict[str, Any]:
-    """The body of an answer to ApiVersions ``version``.
+    """Decode a response to ApiVersions ``version``.  Raises MalformedResponseError.
 
-    A broker that does not know that version answers UNSUPPORTED_VERSION in version 0's form (KIP-511), with the
-    versions of ApiVersions it does know, so that the client can ask again.  Raises MalformedResponseError.
+    A broker without that version answers UNSUPPORTED_VERSION in version 0's form (KIP-511), with its own versions of
+    ApiVersions, so that the client can ask again.
     """
     view = memoryview(data)
     if len(view) < 2:
@@ -27,23 +27,23 @@ def decode_api_versions(version: int, data: bytes | bytearray | memoryview) -> d
 
 
 def broker_ranges(body: Mapping[str, Any]) -> dict[int, tuple[int, int]]:
-    """Api key -> first and last version, of a decoded answer to ApiVersions."""
+    """Return first and last version by api key, of a decoded response to ApiVersions."""
     return {each["api_key"]: (each["min_version"], each["max_version"]) for each in body["api_keys"]}
 
 
 def supports(api: Api, ranges: Ranges, at_least: int = 0) -> bool:
-    """Whether broker and client have a version of ``api`` in common, not below ``at_least``.
+    """Return whether broker and client share a version of ``api``, not below ``at_least``.
 
-    Kafka 3.9 offers ConsumerGroupHeartbeat here and refuses it when asked: the answer decides, not this.
+    Kafka 3.9 offers ConsumerGroupHeartbeat and refuses it when it is sent.
     """
     common = _common(api, ranges, None)
     return common is not None and common >= at_least
 
 
 def negotiate(api: Api, ranges: Ranges, broker: str, *, at_most: int | None = None) -> int:
-    """The highest version of ``api`` that ``broker`` ("host:port") and this client both speak.
+    """Return the highest version of ``api`` that ``broker`` ("host:port") and this client share, up to ``at_most``.
 
-    ``at_most`` caps it, where a later version needs what the caller lacks (topic ids).  Raises UnsupportedBrokerError.
+    Raises UnsupportedBrokerError.
     """
     common = _common(api, ranges, at_most)
     if common is not None:

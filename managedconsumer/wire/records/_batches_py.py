@@ -1,13 +1,14 @@
-"""Batch headers: where each batch of a fetched chunk begins, and what it says about itself.  Pure Python twin."""
+"""The batches of a fetched chunk: their headers, and which belong to aborted transactions (KIP-98).  Python twin."""
 
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Sequence
 
 from managedconsumer.wire.records import format as fmt
+from managedconsumer.wire.records.compression import DecompressionError, decompress
 from managedconsumer.wire.records.crc32c import crc32c
-from managedconsumer.wire.records.format import signed
+from managedconsumer.wire.records.format import read_varint, signed
 
 
 class Batch:
@@ -144,22 +145,44 @@ class Walk:
             batch.base_offset = -1
 
 
-class Reread:
-    """Base of the chunk in Python: to look at its bytes once more."""
+class Aborts:
+    """The aborted transactions of one response, ``given``.  The batches are passed in order, from the first on."""
 
-    __slots__ = ()
+    __slots__ = ("_begun", "_later", "_max_batch_bytes", "given")
 
-    def again(self: Any, offset: int) -> Any:
-        """A fresh chunk over the same bytes, see ``managedconsumer.wire.records``."""
-        if self.exhausted:
-            return None
-        return type(self)(
-            self.context,
-            self._data,
-            offset,
-            aborted=() if self._aborts is None else self._aborts.given(),
-            read_committed=self._aborts is not None,
-            check_crcs=self.corrupt,
-            max_batch_bytes=self._max_batch_bytes,
-            beside=self._beside,
-        )
+    def __init__(self, aborted: Sequence[tuple[int, int]], max_batch_bytes: int) -> None:
+        # Latest first, so that those that begin next are popped from the end.
+        self.given = sorted(aborted, key=lambda entry: entry[1], reverse=True)
+        self._max_batch_bytes = max_batch_bytes
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin with the first batch again."""
+        self._later, self._begun = list(self.given), set[int]()
+
+    def include(self, batch: Batch, data: memoryview) -> bool:
+        """Return whether the batch, which is in ``data``, belongs to an aborted transaction."""
+        while self._later and self._later[-1][1] <= batch.last_offset:
+            self._begun.add(self._later.pop()[0])
+        if batch.is_control:
+            if self._is_abort_marker(batch, data):
+                self._begun.discard(batch.producer_id)
+            return False
+        transactional = batch.magic >= 2 and bool(batch.attributes & fmt.TRANSACTIONAL)
+        return transactional and batch.producer_id in self._begun
+
+    def _is_abort_marker(self, batch: Batch, data: memoryview) -> bool:
+        """A control record's key is its version and its type, two bytes each; other types are not for consumers."""
+        if batch.count < 1:
+            return False  # compacted away
+        try:
+            records = data[batch.start + fmt.HEADER_BYTES : batch.end]
+            body = decompress(batch.attributes & fmt.CODEC_MASK, records, self._max_batch_bytes)
+            record, place = bytes(body[:64]), 0
+            _, place = read_varint(record, place)  # size
+            _, place = read_varint(record, place + 1)  # timestamp, after the attributes
+            _, place = read_varint(record, place)  # offset
+            size, place = read_varint(record, place)
+            return size >= 4 and record[place + 2 : place + 4] == b"\x00\x00"
+        except (DecompressionError, IndexError):
+            return False

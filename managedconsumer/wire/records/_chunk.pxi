@@ -291,9 +291,7 @@ cdef class RecordChunk:
         if self._failure is not None or self._left_over():
             raise self._corrupt_error()
         if self._batch != NULL:
-            self.position = max(self.position, self._batch.last_offset + 1)
-            self._batch = NULL
-            self._close_payload()
+            self._pass_batch()
         if self._index + 1 >= self._walk.used:
             self._finish()
             return False
@@ -302,62 +300,63 @@ cdef class RecordChunk:
             self._open(&self._walk.batches[self._index])
         return True
 
-    cdef bint _step_plain(self):
-        """Leave a batch that was read to its end for one that needs no work and runs no Python code; False: not so."""
+    cdef void _pass_batch(self):
+        """Leave the open batch, which was read to its end."""
+        self.position = max(self.position, self._batch.last_offset + 1)
+        self._batch = NULL
+        self._close_payload()
+
+    cdef bint _next_is_plain(self):
+        """True if there is a next batch, and to open it needs no work and runs no Python code."""
         cdef Batch *batch
-        if (
-            self._index + 1 >= self._walk.used
-            or self._batch == NULL
-            or self._failure is not None
-            or self._read_committed
-            or self._cursor.place != self._cursor.end
-            or self._has_payload
-            or self._ready
-        ):
+        if self._read_committed or self._index + 1 >= self._walk.used:
             return False
         batch = &self._walk.batches[self._index + 1]
         if batch.bad != SOUND or batch.magic < 2 or batch.attributes & (CODEC_MASK | CONTROL) or not batch.count:
             return False
-        if batch.last_offset < self.position or batch.last_offset < self._batch.last_offset:
+        return batch.last_offset >= self.position
+
+    cdef bint _at_plain_end(self):
+        """True at the end of an open batch that runs no Python code when it is left."""
+        return (
+            self._batch != NULL
+            and self._failure is None
+            and self._cursor.place == self._cursor.end
+            and not self._has_payload
+            and not self._ready
+        )
+
+    cdef bint _step_plain(self):
+        """``_step`` to a batch that needs no work and runs no Python code; False: not so."""
+        if not self._at_plain_end() or not self._next_is_plain():
             return False
-        self.position = max(self.position, self._batch.last_offset + 1)
+        self._pass_batch()
         self._index += 1
-        self._open(batch)
+        self._open(&self._walk.batches[self._index])
         return self._cursor.left > 0
 
     cdef bint _used_up(self):
-        """True at the end of the last batch, where nothing but the end of the chunk follows and no Python code runs."""
+        """True at the end of the last batch, where ``_end`` runs no Python code."""
         return (
             self._has_data
             and self._index + 1 == self._walk.used
             and self._cursor.left == 0
-            and self._batch != NULL
-            and self._failure is None
-            and self._cursor.place == self._cursor.end
             and self._scratch is None
-            and not self._has_payload
-            and not self._ready
             and not self._torn
+            and self._at_plain_end()
         )
 
     cdef void _end(self):
         """``_step`` where the chunk is ``_used_up``."""
-        self.position = max(self.position, self._batch.last_offset + 1)
-        self._batch = NULL
+        self._pass_batch()
         self._finish()
 
     cdef bint _begin(self):
         """Open the first batch, if that needs no work and runs no Python code."""
-        cdef Batch *batch
-        if not self.active or self.corrupt or self._read_committed or self._index >= 0 or not self._walk.used:
-            return False
-        batch = &self._walk.batches[0]
-        if batch.magic < 2 or batch.attributes & (CODEC_MASK | CONTROL) or not batch.count:
-            return False
-        if batch.last_offset < self.position:
+        if not self.active or self.corrupt or self._index >= 0 or not self._next_is_plain():
             return False
         self._index = 0
-        self._open(batch)
+        self._open(&self._walk.batches[0])
         return True
 
     cdef void _finish(self):
@@ -430,6 +429,6 @@ cdef class RecordChunk:
         return 0
 
     cdef object _slice(self, Batch *batch):
-        """The batch's bytes behind the header (format 2), or all of them."""
+        """Return the batch's bytes behind the header (format 2), or all of them."""
         cdef Py_ssize_t start = batch.start + (HEADER_BYTES if batch.magic >= 2 else 0)
         return memoryview(<object>self._buffers.data.obj).cast("B")[start:batch.end]

@@ -11,9 +11,9 @@ cdef extern from "_clock.h" nogil:
 
 
 cdef double _EVER = float("inf")
-# The longest (seconds) that a thread waits for an answer without a look at the slow path.
+# The longest time (seconds) that a thread waits for a response before it calls the slow path.
 cdef double _LONGEST_STAY = 1.0
-# So far (seconds) the clock may be behind at one reading and not at the next.
+# The clock's resolution (seconds), at most.
 cdef double _LAG = 0.02
 
 
@@ -40,7 +40,7 @@ cdef class Source:
 
 @cython.final
 cdef class _ThreadSlot:
-    """A thread (or greenlet) that takes from the lane: its number, and the offset of the message it has in hand."""
+    """A thread (or greenlet) that takes from the lane: its number, and the offset of its message in flight."""
 
     cdef object who
     cdef object greenlet           # a weak reference; None: it is a thread
@@ -60,13 +60,13 @@ cdef class Lane:
     cdef list _ready
     cdef long long _last           # the offset that was taken last of them
     cdef uint64_t _thread          # that has taken last
-    cdef object _current           # gives the greenlet, where threads do not tell consumers apart
+    cdef object _current           # returns the calling greenlet, where greenlets share a thread
     cdef object _owner             # the greenlet that has taken last
     cdef _ThreadSlot _slot         # of that thread or greenlet
     cdef dict _slots               # by the thread's id, or that of the greenlet
     cdef readonly long long count
     cdef object _clock             # in place of the system's, in a simulation
-    cdef double _until             # by the clock: later nothing is taken
+    cdef double _until             # by the clock: the fast path ends then
     cdef Source _source
     cdef bint _last_one            # only the source has more
     cdef double _patience          # seconds that a thread may wait for the source
@@ -84,24 +84,23 @@ cdef class Lane:
         return clock_seconds() if self._clock is None else self._clock()
 
     def allow(self, double seconds):
-        """Nothing is taken when so much time has passed; the slow path looks whether the consumer still may."""
+        """End the fast path after so many seconds; the slow path checks whether the consumer still may hand out."""
         self._until = _EVER if seconds == _EVER else self._now() + seconds - _LAG
 
     def draw_from(self, Source source, double patience):
-        """A thread that has used the chunk up waits for up to ``patience`` seconds for another one of ``source``."""
+        """Let a thread whose chunk is used up wait up to ``patience`` seconds for the next chunk of ``source``."""
         self._source = None if self._clock is not None or self._current is not None else source
         self._patience = patience
 
     def since(self):
-        """When (``time.monotonic``) the calling thread has begun to wait for the source; 0: it has not. Once."""
+        """Return, once, the time (``time.monotonic``) since which the calling thread waits for the source; 0: it does not."""
         since, self._since = self._since, 0.0
         return since
 
     def attach(self, chunk not None, who, long long offset, others=(), bint last=False):
-        """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
+        """Let the calling thread, ``who``, take from ``chunk``; its message in flight has ``offset``.
 
-        Of those that had a slot, ``others`` keep theirs. ``last``: nothing else waits to be handed out, so the lane may go
-        on with the chunks of its source.
+        ``others`` keep their slots. ``last``: no other chunk is buffered, so the lane may take chunks from its source.
         """
         cdef _ThreadSlot slot = self._slot
         self._last_one = last
@@ -133,7 +132,7 @@ cdef class Lane:
         return self._slot.greenlet is not None and self._slot.greenlet() is self._owner
 
     cdef bint _sit(self) except -1:
-        """The calling thread is another than the one that has taken last: change slots. False: it has none."""
+        """Use the calling thread's slot, which is not the one used last. False: it has none."""
         cdef uint64_t thread
         if self._current is None:
             thread = this_thread()
@@ -156,7 +155,7 @@ cdef class Lane:
         return [(slot.who, slot.offset) for slot in self._slots.values()]
 
     def detach(self):
-        """From here on nothing is taken."""
+        """End the fast path."""
         self._chunk = None
         self._owner = None
         if self._ready is not None:
@@ -217,7 +216,7 @@ cdef class Lane:
         return None
 
     cdef Message _await(self):
-        """Like ``_next`` where the chunk is used up: the thread has come back, and waits for the next chunk."""
+        """``_next`` where the chunk is used up: the thread waits for the next chunk."""
         cdef RecordChunk chunk = self._chunk
         cdef Message message = None
         cdef double left
@@ -233,7 +232,7 @@ cdef class Lane:
             self._slot.offset = -1
             left = min(_LONGEST_STAY, self._patience) - (precise_seconds() - self._since)
             found = self._source.peek(max(0.0, left))
-            if found is None or self._chunk is not chunk:  # something else has come, or has taken the lane away
+            if found is None or self._chunk is not chunk:  # not plain, or another thread has detached the lane
                 return None
             chunk = <RecordChunk?>found
             if not chunk._begin():
@@ -246,11 +245,11 @@ cdef class Lane:
         return message
 
     def take(self):
-        """The next message, or None where the slow path is needed."""
+        """Return the next message, or None where the slow path is needed."""
         return self._next()
 
     def iterate(self, slow, deserializer=None, refused=None):
-        """An iterator that calls ``slow`` where the fast path ends, and ends where that gives None."""
+        """Return an iterator that calls ``slow`` where the fast path ends, until ``slow`` returns None."""
         return _Iterator.__new__(_Iterator, self, slow, deserializer, refused)
 
 
@@ -310,7 +309,7 @@ once, CorruptRecordError and the deserializer's exceptions as ``on_error`` decid
 
 @cython.final
 cdef class _Iterator:
-    """Messages of a lane, and what ``slow`` gives."""
+    """The messages of a lane, and those of ``slow``."""
 
     cdef Lane _lane
     cdef object _slow

@@ -1,16 +1,15 @@
-"""``Lane`` in Python, the twin of the accelerator's class: the way of a message past the consumer's lock.
+"""``Lane`` in Python, the twin of the accelerator's class: consuming threads take messages past the consumer's lock.
 
-A lane is attached to the chunk that is being read, and each thread that has a slot in it takes messages from it without
-the consumer's lock; coming back for the next message is what finishes the last one. A thread gets its slot when it
-comes to the lock, and keeps it as long as what it has in hand is of the partition that the lane is attached to. A
-thread that holds the lock detaches the lane before it looks at positions or takes partitions away: ``count`` says how
-many messages went this way in all, ``slots()`` which is in whose hand, the chunk's own ``position`` where it stands.
+A lane is attached to the chunk that is being read. Each thread with a slot takes messages without the lock; its call
+for the next message finishes its last one. A thread gets its slot under the lock, and keeps it while its message in
+flight is of the lane's partition. A thread that holds the lock detaches the lane before it reads positions or takes
+partitions away: then ``count`` is the number of messages that were taken past the lock, ``slots()`` has the messages in
+flight, and the chunk's ``position`` is right.
 
-The accelerator's ``take`` is one step under the GIL. Here that step is ``list.pop`` on the messages that the chunk has
-ready; how many were taken, and so which was the last, follows from how many are left when somebody looks. Where several
-threads have a slot, the same step lays the message down where the thread's own last message is kept. More is made
-ready on the slow path, under the consumer's lock. The fast path has no lock: a signal handler may interrupt it anywhere
-and call the consumer, while another thread holds the consumer's lock and detaches.
+The accelerator's ``take`` is one step under the GIL. Here that step is ``list.pop`` on the chunk's ready messages; the
+last message taken follows from the number of messages left. With several slots the same step also stores the message in
+the thread's slot. The slow path makes more messages ready. The fast path has no lock: a signal handler may interrupt it
+anywhere and call the consumer, while another thread holds the consumer's lock and detaches.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ def _nothing() -> Message:
 
 
 _EVER = float("inf")
-#: The data of a thread that has the lane for itself.
+#: Marks the slot of a thread that has the lane for itself.
 _NOTHING: deque[Message] = deque(maxlen=0)
 
 
 class _ThreadSlot:
-    """A thread (or greenlet) that takes from the lane: its number, and the offset of the message it has in hand."""
+    """A thread (or greenlet) that takes from the lane: its number, and the offset of its message in flight."""
 
     __slots__ = ("greenlet", "kept", "offset", "take", "who")
 
@@ -52,14 +51,14 @@ class _ThreadSlot:
         self.kept: deque[Message] = _NOTHING
 
     def open(self, ready: list[Message]) -> None:
-        """``take()`` lays the next message of ``ready`` down in ``kept``."""
+        """Let ``take()`` move the next message of ``ready`` to ``kept``."""
         if self.kept is _NOTHING:  # otherwise the thread may be about to get its last message out of it
             self.kept = deque(maxlen=1)
         # One call, which no other thread interrupts: the message is in one of the two.
         self.take: Callable[[], None] = partial(next, map(self.kept.append, iter(ready.pop, None)))
 
     def look(self) -> None:
-        """Take note of what was taken."""
+        """Note the message that was taken."""
         if self.kept:
             self.offset = self.kept[0].offset
 
@@ -67,8 +66,8 @@ class _ThreadSlot:
 class Lane:
     """See above.
 
-    ``here.number`` tells the calling thread from all others, dead ones too; without it ``current()`` gives the calling
-    greenlet. With neither there is no fast path. ``clock``: seconds, in place of the system's monotonic clock.
+    ``here.number`` is the calling thread's, which no other thread has, nor had; without it ``current()`` returns the
+    calling greenlet. With neither there is no fast path. ``clock``: seconds, in place of the system's monotonic clock.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Lane:
         self._owner: Any = None
         self._pop: Callable[[], Message] = _nothing
         self._several: dict[int, _ThreadSlot] = {}
-        self._rest: list[Message] = []  # gets what nobody has taken
+        self._rest: list[Message] = []  # receives the messages that no thread has taken
         # The messages ready at the last look: how many, the offset of the next, and all of them if there are gaps.
         self._left = 0
         self._next = 0
@@ -94,23 +93,23 @@ class Lane:
         self.count = 0
 
     def allow(self, seconds: float) -> None:
-        """Nothing is taken when so much time has passed; the slow path looks whether the consumer still may."""
+        """End the fast path after so many seconds; the slow path checks whether the consumer still may hand out."""
         self._until = _EVER if seconds == _EVER else self._clock() + seconds
 
     def _late(self) -> bool:
         return self._until != _EVER and self._clock() > self._until
 
     def draw_from(self, source: Any, patience: float) -> None:
-        """The accelerator's lane goes on with the chunks of ``source``; this one comes to the slow path for them."""
+        """Ignored: the accelerator's lane takes chunks from ``source``, this one from the slow path."""
 
     def since(self) -> float:
-        """When the calling thread has begun to wait for the source: it never does."""
+        """Return 0.0: no thread waits for the source."""
         return 0.0
 
     def attach(self, chunk: Any, who: int, offset: int, others: Container[int] = (), last: bool = False) -> None:
-        """Let the calling thread, which is ``who``, take from ``chunk``; it has ``offset`` of it in hand.
+        """Let the calling thread, ``who``, take from ``chunk``; its message in flight has ``offset``.
 
-        Of those that had a slot, ``others`` keep theirs. ``last``: nothing else waits to be handed out.
+        ``others`` keep their slots. ``last``: no other chunk is buffered.
         """
         del last  # it has no source
         if not self._open:
@@ -149,7 +148,7 @@ class Lane:
                 self._offsets = [message.offset for message in ready]
 
     def _note_taken(self, chunk: Any, left: int) -> None:
-        """``left`` messages of those that were ready are still there."""
+        """Note that ``left`` of the ready messages are left."""
         taken = self._left - left
         if taken > 0:  # below 0: a signal came in between when there were new ones
             last = self._next + taken - 1 if self._offsets is None else self._offsets[left]
@@ -162,12 +161,12 @@ class Lane:
             self.count, self._left = self.count + taken, left
 
     def detach(self) -> None:
-        """From here on nothing is taken; the consumer's lock is held.
+        """End the fast path; the caller holds the consumer's lock.
 
-        A signal may interrupt it at any line. If its handler raises, the next call goes on with it.
+        A signal may interrupt it at any line. If the signal's handler raises, the next call completes it.
         """
         if self._detaching:
-            return  # a signal handler has interrupted this thread right here, and calls: we go on when it is through
+            return  # called by a signal handler that has interrupted this method
         try:
             self._detaching = True
             self._let_go()
@@ -181,8 +180,8 @@ class Lane:
         self._shut()
         ready, rest = chunk.ready, self._rest
         if ready is not rest:
-            # A thread may be about to take one more: from the other end, one by one, what is left has no holes.
-            # One call, so that no signal comes in while a message is in neither list.
+            # From the other end and one by one, as a thread may take one more meanwhile. In one call, so that no signal
+            # interrupts it while a message is in neither list.
             with suppress(IndexError):
                 rest.extend(iter(partial(ready.pop, 0), None))
             self._note_taken(chunk, len(rest))
@@ -212,7 +211,7 @@ class Lane:
         return self._chunk is not None
 
     def take(self) -> Message | None:
-        """The next message, or None where the slow path is needed."""
+        """Return the next message, or None where the slow path is needed."""
         if self._late():
             return None
         if self._several:
@@ -260,7 +259,7 @@ class Lane:
         deserializer: Deserializer | None = None,
         refused: Refused | None = None,
     ) -> Iterator[Message]:
-        """An iterator that calls ``slow`` where the fast path ends, and ends where that gives None."""
+        """Return an iterator that calls ``slow`` where the fast path ends, until ``slow`` returns None."""
         if deserializer is None or refused is None:
             return self._iterate(slow)
         take = partial(self.take_deserialized, deserializer, refused)
@@ -283,7 +282,7 @@ class Lane:
 
 
 class FastPath:
-    """Base of the consumers: ``consume()`` takes from a lane, and calls ``_consume_waiting()`` where that ends."""
+    """Base of the consumers: ``consume()`` takes from a lane, and calls ``_consume_waiting()`` where the lane ends."""
 
     _lane: Lane | None = None
     _applied: Deserializer | None = None

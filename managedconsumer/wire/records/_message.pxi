@@ -18,7 +18,7 @@ cdef class PartitionContext:
         return f"PartitionContext({self.topic!r}, {self.partition_id})"
 
 
-cdef object _TIMES = None  # the module datetime, which takes a millisecond to import: when somebody wants a datetime
+cdef object _TIMES = None  # the module datetime, imported at the first use: it takes a millisecond
 cdef object _EPOCH = None
 
 
@@ -132,7 +132,7 @@ cdef class Message:
 
     @property
     def key(self):
-        """The same as ``partition_key``, by the name that Kafka has for it."""
+        """Kafka's name for ``partition_key``."""
         return get_key(self)
 
     @key.setter
@@ -154,7 +154,7 @@ cdef class Message:
 
     @property
     def fenced(self):
-        """True once the consumer that handed it out has given its partition up, or lost it: another one may have it."""
+        """True once the consumer has given the message's partition up, or lost it: another consumer may have it."""
         return self._context.fenced
 
     @property
@@ -243,7 +243,7 @@ cdef inline object get_key(Message message):
 
 
 cdef list read_headers(bytes raw):
-    """The list of a record's headers, from their count on; they were looked over when the record was read."""
+    """Decode a record's headers, from their count on; they were checked when the record was read."""
     cdef const uint8_t *p = <const uint8_t *>PyBytes_AS_STRING(raw)
     cdef const uint8_t *end = p + PyBytes_GET_SIZE(raw)
     cdef const uint8_t *name = NULL

@@ -62,7 +62,7 @@ class Message:
 
     __slots__ = ("offset", "origin", "partition_key", "raw_headers", "timestamp", "value")
 
-    # Pykafka has these for producing; on a consumed message they never say anything else.
+    # Pykafka has these for producing; on a consumed message they are constant.
     compression_type = 0
     produce_attempt = 0
     delivery_report_q = None
@@ -96,7 +96,7 @@ class Message:
 
     @property
     def key(self) -> Any:
-        """The same as ``partition_key``, by the name that Kafka has for it."""
+        """Kafka's name for ``partition_key``."""
         return self.partition_key
 
     @key.setter
@@ -116,7 +116,7 @@ class Message:
 
     @property
     def fenced(self) -> bool:
-        """True once the consumer that handed it out has given its partition up, or lost it: another one may have it."""
+        """True once the consumer has given the message's partition up, or lost it: another consumer may have it."""
         return self.origin.context.fenced
 
     @property
@@ -207,13 +207,13 @@ class Message:
 
 
 def shown_of(message: Any) -> str:
-    """The ``repr`` of a message of either twin: where it is, and as much of its key and value as a line takes."""
+    """Return the ``repr`` of a message of either twin: its place, and the beginning of its key and value."""
     key, value = (content(getattr(message, name, None), _SHOWN) for name in ("partition_key", "value"))
     return f"<Message {line(message.topic)}-{message.partition_id} offset {message.offset} key {key} value {value}>"
 
 
 def messages_of(context: PartitionContext, lot: list[Any]) -> tuple[list[Message], int]:
-    """The messages of librdkafka in ``lot`` as ours, the last one first, and the bytes of their values."""
+    """Convert librdkafka's messages, the last one first; return them and the bytes of their values."""
     made = []
     size = 0
     for theirs in reversed(lot):
@@ -231,9 +231,9 @@ def messages_of(context: PartitionContext, lot: list[Any]) -> tuple[list[Message
 
 
 def runs_of(lot: list[Any]) -> list[tuple[str | None, int, Any, list[Any]]]:
-    """Split librdkafka's messages by partition without a break: topic, partition, error, messages.
+    """Group neighbouring messages of librdkafka by partition: topic, partition, error, messages.
 
-    Each that is an error is there by itself. Errors of no partition have no topic.
+    An error is a group of its own; without a topic if it is of no partition.
     """
     runs: list[tuple[str | None, int, Any, list[Any]]] = []
     place: tuple[str, int] | None = None
@@ -251,9 +251,9 @@ def runs_of(lot: list[Any]) -> list[tuple[str | None, int, Any, list[Any]]]:
 
 
 def extents_of(messages: Iterable[Any]) -> dict[tuple[str, int], tuple[int, int]]:
-    """The first and the last offset of each partition's messages, in any order, by topic and partition.
+    """Return the first and last offset of each partition's messages, by topic and partition.
 
-    For messages of ours, and for whatever has ``topic``, ``partition_id`` and ``offset``.
+    The messages may have any order, and any type with ``topic``, ``partition_id`` and ``offset``.
     """
     found: dict[tuple[str, int], tuple[int, int]] = {}
     place: tuple[str, int] | None = None
@@ -277,9 +277,9 @@ def extents_of(messages: Iterable[Any]) -> dict[tuple[str, int], tuple[int, int]
 
 
 def topic_ids_of(messages: Iterable[Any]) -> dict[tuple[str, int], list[bytes]]:
-    """The ids of the topics that each partition's messages were read from, as far as they are known.
+    """Return the known topic ids of each partition's messages, by topic and partition, in the messages' order.
 
-    By topic and partition, in the order of the messages; more than one where a topic was made anew in between.
+    A partition has more than one if its topic was deleted and created again in between.
     """
     found: dict[tuple[str, int], list[bytes]] = {}
     last: PartitionContext | None = None
@@ -295,7 +295,7 @@ def topic_ids_of(messages: Iterable[Any]) -> dict[tuple[str, int], list[bytes]]:
 
 
 def _decode_headers(raw: bytes) -> list[Header]:
-    """The list of headers from their count on; they were looked over when the record was read."""
+    """Decode the headers, from their count on; they were checked when the record was read."""
     count, place = read_varint(raw, 0)
     headers: list[Header] = []
     for _ in range(count):

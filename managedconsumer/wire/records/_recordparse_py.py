@@ -1,8 +1,8 @@
 """The fields of one record of format 2, in Python.
 
-Nothing here checks every step: a record says its size in front, so one comparison at its end finds any field that
-lies about its length.  A slice beyond the payload's end is short and raises nothing, but the next single byte read
-after it raises IndexError, which the caller takes for "cannot be read".
+Not every step is checked: a record begins with its size, so one comparison at its end finds any wrong length.  A slice
+beyond the payload's end raises nothing, but the next single byte raises IndexError, which the caller takes for "cannot
+be read".
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from managedconsumer.wire.records.format import bad_offset, read_varint, signed,
 _SAFE_TIMESTAMP = 1 << 62
 
 ONE_BYTE: list[int] = []
-"""The number that a varint of one byte stands for (zigzag decoded)."""
+"""The number of a varint of one byte (zigzag decoded)."""
 
 TWO_BYTES: list[list[int | None]] = []
-"""The same for two bytes, by the first (from 128 on) and the second; None where more bytes follow."""
+"""The number of two bytes, by the first (from 128 on) and the second; None where more bytes follow."""
 
 
 class BadRecordError(Exception):
@@ -34,7 +34,7 @@ def load_tables() -> None:
 
 
 def mend_timestamps(messages: list[Message], base: int, appended: int | None) -> None:
-    """Set the timestamps that the hot loop leaves out because they are rare: the broker's, and sums beyond 64 bits."""
+    """Set the rare timestamps that the hot loop leaves out: the broker's, and sums beyond 64 bits."""
     if appended is not None:
         for message in messages:
             message.timestamp = appended
@@ -44,7 +44,7 @@ def mend_timestamps(messages: list[Message], base: int, appended: int | None) ->
 
 
 def timestamp_delta(data: bytes, place: int, base: int) -> tuple[int, int]:
-    """A timestamp's varint of up to ten bytes, made such that adding ``base`` stays within 64 bits."""
+    """Read a timestamp's varint of up to ten bytes, such that its sum with ``base`` stays within 64 bits."""
     value, place = read_varint(data, place, 10)
     return signed(base + value) - base, place
 
@@ -55,7 +55,7 @@ def misplaced(count: int, left: int, offset: int, overrun: bool) -> Exception:
 
 
 def fill_message(message: Message, data: bytes, place: int, end: int) -> None:
-    """Key, value and headers, which begin at ``place`` and must end at ``end``."""
+    """Read key, value and headers, which begin at ``place`` and must end at ``end``."""
     byte = data[place]
     place += 1
     if byte < 128:
@@ -101,7 +101,7 @@ def fill_message(message: Message, data: bytes, place: int, end: int) -> None:
 
 
 def _pass_headers(data: bytes, place: int) -> int:
-    """The place behind the headers, whose count is at ``place``; the caller finds what leads beyond the end."""
+    """Return the place behind the headers, whose count is at ``place``; the caller checks the end."""
     byte = data[place]
     place += 1
     if byte < 128:

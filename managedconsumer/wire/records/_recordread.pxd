@@ -28,7 +28,6 @@ cdef struct View:
     Py_ssize_t key_size
     Py_ssize_t value_size
     Py_ssize_t headers_size
-    int32_t header_count
 
 
 cdef inline const uint8_t *read_varint(const uint8_t *p, const uint8_t *end, int limit, int64_t *out) noexcept nogil:
@@ -118,7 +117,6 @@ cdef inline Outcome read_record(Cursor *cursor, View *view) noexcept nogil:
         return DAMAGED
     view.headers = NULL
     view.headers_size = 0
-    view.header_count = 0
     if p[0] == 0:
         p += 1
     else:
@@ -126,7 +124,6 @@ cdef inline Outcome read_record(Cursor *cursor, View *view) noexcept nogil:
         p = read_varint(p, end, 5, &number)
         if p == NULL or number < 0 or number > end - p:
             return DAMAGED
-        view.header_count = <int32_t>number
         p = _skip_headers(p, end, number)
         if p == NULL:
             return DAMAGED

@@ -9,8 +9,7 @@ from typing import Sequence
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
 from managedconsumer.wire.records import format as fmt
-from managedconsumer.wire.records._aborts_py import Aborts
-from managedconsumer.wire.records._batches_py import Batch, Reread, Walk
+from managedconsumer.wire.records._batches_py import Aborts, Batch, Walk
 from managedconsumer.wire.records._lane_py import FastPath as FastPath
 from managedconsumer.wire.records._lane_py import Lane as Lane
 from managedconsumer.wire.records._message_py import Message, Origin, PartitionContext
@@ -39,7 +38,7 @@ _AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few r
 _LOT = 256  # messages made ahead of the hand-out: enough to pay for the loop's set-up, little enough to be quick
 
 
-class RecordChunk(Reread):
+class RecordChunk:
     """The records of one fetch response for one partition, see ``managedconsumer.wire.records``."""
 
     __slots__ = (
@@ -170,6 +169,21 @@ class RecordChunk(Reread):
             self.position = position
             del ready[len(ready) - count :]
             n -= count
+
+    def again(self, offset: int) -> RecordChunk | None:
+        """A fresh chunk over the same bytes, see ``managedconsumer.wire.records``."""
+        if self.exhausted:
+            return None
+        return RecordChunk(
+            self.context,
+            self._data,
+            offset,
+            aborted=() if self._aborts is None else self._aborts.given,
+            read_committed=self._aborts is not None,
+            check_crcs=self.corrupt,
+            max_batch_bytes=self._max_batch_bytes,
+            beside=self._beside,
+        )
 
     def rewind(self, position: int) -> None:
         """Go back to ``position``, see ``managedconsumer.wire.records``."""

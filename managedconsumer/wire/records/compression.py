@@ -26,7 +26,7 @@ CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 DEFAULT_MAX_BYTES = 64 * 1024 * 1024
 
 Beside = Callable[..., Any]
-"""``beside(fn, *args)`` gives ``fn(*args)``, and lets other greenlets of this thread run meanwhile if it can."""
+"""``beside(fn, *args)`` returns ``fn(*args)``, and lets other greenlets of this thread run meanwhile if it can."""
 _OFFLOAD_BYTES = 4 * 1024 * 1024  # of output: less takes some milliseconds at most
 
 _SCRATCH_KEPT = 4  # buffers kept for reuse, per process
@@ -39,7 +39,7 @@ class DecompressionError(KafkaException):
 
 
 class _TooLargeError(DecompressionError):
-    """It would become larger than the limit."""
+    """The output would be larger than the limit."""
 
 
 class UnknownCodecError(DecompressionError):
@@ -89,7 +89,7 @@ def _decompress(codec: int, data: Buffer, max_bytes: int, scratch: Scratch | Non
 
 
 def _decompress_beside(codec: int, data: Buffer, max_bytes: int, scratch: Scratch | None, beside: Beside) -> Buffer:
-    """Decompress large outputs through ``beside``, into private memory: the caller may be switched out meanwhile."""
+    """Decompress large outputs by ``beside``, into memory of their own: another greenlet may use the scratch."""
     if codec == GZIP:  # does not say how much it will be
         try:
             return _gunzip(data, _OFFLOAD_BYTES)
@@ -129,9 +129,9 @@ def compress(codec: int | str, data: Buffer) -> bytes:
 
 
 class Scratch:
-    """A growing buffer that one decompression after the other writes into.  One user at a time.
+    """A growing buffer for one decompression after the other.  One user at a time.
 
-    Fresh memory costs more than decompressing into it (page faults), so buffers are kept and handed on.
+    Buffers are used again, as new memory costs more (page faults) than decompression.
     """
 
     __slots__ = ("memory",)
@@ -140,14 +140,14 @@ class Scratch:
         self.memory = bytearray()
 
     def view(self, size: int) -> memoryview:
-        """``size`` writable bytes; what was there before is lost."""
+        """Return ``size`` writable bytes; the former content is lost."""
         if len(self.memory) < size:
             self.memory = bytearray(size)
         return memoryview(self.memory)[:size]
 
 
 class _Pages(Scratch):
-    """Memory straight from the system, for one use: a new bytearray is filled with zeros with the GIL held on."""
+    """Memory from the system, for one use: a new bytearray would be filled with zeros under the GIL."""
 
     __slots__ = ()
 
@@ -159,7 +159,7 @@ _idle: list[Scratch] = []
 
 
 def take_scratch() -> Scratch:
-    """A buffer used before, or a new one.  Give it back with ``give_scratch``, or let it go."""
+    """Return an idle buffer or a new one.  ``give_scratch`` makes it idle again."""
     try:
         return _idle.pop()
     except IndexError:
@@ -167,7 +167,7 @@ def take_scratch() -> Scratch:
 
 
 def give_scratch(scratch: Scratch) -> None:
-    """Hand a buffer back; no view of it may be used afterwards."""
+    """Make a buffer idle; no view of it may be used afterwards."""
     if len(_idle) < _SCRATCH_KEPT and len(scratch.memory) <= _SCRATCH_MAX_BYTES:
         _idle.append(scratch)
 
@@ -192,7 +192,7 @@ def _too_large(codec: int, data: Buffer, max_bytes: int) -> _TooLargeError:
 
 
 def _unframe(codec: int, data: Buffer, max_bytes: int, scratch: Scratch) -> Buffer:
-    """An lz4 or zstd frame, into a buffer that is as large as the frame's block headers allow, or as the limit."""
+    """Decompress an lz4 or zstd frame into a buffer of the size that its block headers allow, or of the limit."""
     package = _cramjam(codec)
     module = package.lz4 if codec == LZ4 else package.zstd
     bound, exact = (lz4_bound if codec == LZ4 else zstd_bound)(memoryview(data), max_bytes)
@@ -254,7 +254,7 @@ def _snappy_xerial(package: Any, data: memoryview) -> bytes:
 
 
 def _gzip_module() -> Any:
-    """``isal``'s zlib or the standard library's; looked for at the first use, as importing costs."""
+    """Return ``isal``'s zlib or the standard library's; imported at the first use."""
     try:
         from isal import isal_zlib
     except ImportError:
@@ -263,7 +263,7 @@ def _gzip_module() -> Any:
 
 
 def _gunzip(data: Buffer, max_bytes: int) -> bytes:
-    """One or more gzip members, never more than one byte beyond the limit."""
+    """Decompress one or more gzip members, up to one byte beyond the limit."""
     parts: list[bytes] = []
     room = max_bytes
     rest: Buffer = data

@@ -1,13 +1,8 @@
-"""Record batches out: for the in-memory broker, the demo's writer and the tests.  The consumers never write.
-
-``encode_batch`` writes format 2 with any codec, headers, transactions and gaps; ``encode_marker`` the control batch
-that ends a transaction; ``encode_messages`` the formats 0 and 1 of brokers before 0.11.
-"""
+"""Encodes record batches of format 2, for the in-memory broker, the small producer and the tests."""
 
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Iterable, Sequence
 
 from managedconsumer.values import NamedTuple
@@ -34,8 +29,12 @@ class Record(NamedTuple):
     offset_delta: int | None = None
 
 
+#: The fields of a Record: a plain tuple of them is made more quickly.
+Row = tuple["bytes | None", "bytes | None", int, Sequence[HeaderPair], "int | None"]
+
+
 def encode_batch(
-    records: Iterable[Record],
+    records: Iterable[Row],
     *,
     base_offset: int = 0,
     codec: int | str = compression.NONE,
@@ -54,16 +53,27 @@ def encode_batch(
     without records).  ``log_append_time`` in milliseconds is the broker's stamp, which outranks the records' own.
     """
     number = compression.codec_number(codec)
-    body = bytearray()
+    parts: list[bytes] = []
+    add, varint = parts.append, _varint
     base_timestamp = max_timestamp = 0
     count, delta = 0, -1
-    for record in records:
+    for value, key, timestamp, headers, offset_delta in records:
         if not count:
-            base_timestamp = max_timestamp = record.timestamp
-        delta = delta + 1 if record.offset_delta is None else record.offset_delta
-        max_timestamp = max(max_timestamp, record.timestamp)
-        _append_record(body, record, record.timestamp - base_timestamp, delta)
+            base_timestamp = max_timestamp = timestamp
+        elif timestamp > max_timestamp:
+            max_timestamp = timestamp
+        delta = delta + 1 if offset_delta is None else offset_delta
+        since = timestamp - base_timestamp
+        if not -_2_63 <= since < _2_63:
+            since = (since + _2_63) % _2_64 - _2_63  # as 64 bits hold it
+        head = varint[since] + varint[delta]
+        content = b"\1" if key is None else varint[len(key)] + key
+        content += b"\1" if value is None else varint[len(value)] + value
+        tail = _encoded_headers(headers) if headers else b"\0"
+        add(varint[len(head) + len(content) + len(tail) + 1])
+        add(b"\0%b%b%b" % (head, content, tail))  # no attributes
         count += 1
+    body = b"".join(parts)
     attributes = number | (fmt.TRANSACTIONAL if transactional else 0) | (fmt.CONTROL if control else 0)
     if log_append_time is not None:
         attributes |= fmt.LOG_APPEND_TIME
@@ -75,7 +85,7 @@ def encode_batch(
     covered = _TAIL.pack(
         *(attributes, last_offset_delta, base_timestamp, max_timestamp),
         *(producer_id, producer_epoch, base_sequence, count),
-    ) + (compression.compress(number, body) if number else bytes(body))
+    ) + (compression.compress(number, body) if number else body)
     size = fmt.CRC_FROM - fmt.PREFIX_BYTES + len(covered)
     return _FRONT.pack(base_offset, size, leader_epoch, 2, crc32c(covered)) + covered
 
@@ -94,66 +104,29 @@ def encode_marker(*, commit: bool, offset: int, producer_id: int, producer_epoch
     )
 
 
-def encode_messages(
-    records: Iterable[Record], *, magic: int, base_offset: int = 0, codec: int | str = 0, log_append_time: int = -1
-) -> bytes:
-    """A message set of format 0 or 1; with a codec, one wrapper around all of them."""
-    number = compression.codec_number(codec)
-    inner: list[tuple[int, Record]] = []
-    delta = -1
-    for record in records:
-        delta = delta + 1 if record.offset_delta is None else record.offset_delta
-        inner.append((delta, record))
-    stamped = 0 if log_append_time < 0 or magic == 0 else fmt.LOG_APPEND_TIME
-    if not number:
-        return b"".join(
-            _legacy_message(base_offset + delta, record, magic, stamped, log_append_time) for delta, record in inner
-        )
-    first = base_offset if magic == 0 else 0  # format 1 counts from the wrapper's first message (KIP-31)
-    packed = b"".join(_legacy_message(first + delta, record, magic, 0, -1) for delta, record in inner)
-    latest = max((record.timestamp for _, record in inner), default=0)
-    wrapper = Record(compression.compress(number, packed), None, latest)
-    return _legacy_message(base_offset + delta, wrapper, magic, number | stamped, log_append_time)
+class _Varints(dict[int, bytes]):
+    """Zigzag varints by number, as protobuf's sint64; the small ones, which come again and again, are kept."""
+
+    def __missing__(self, number: int) -> bytes:
+        raw = number << 1 if number >= 0 else (-number << 1) - 1
+        out = bytearray()
+        while raw > 127:
+            out.append(raw & 127 | 128)
+            raw >>= 7
+        out.append(raw)
+        made = bytes(out)
+        if -65536 < number < 65536:
+            self[number] = made
+        return made
 
 
-def _legacy_message(offset: int, record: Record, magic: int, attributes: int, log_append_time: int) -> bytes:
-    parts = [struct.pack(">bB", magic, attributes)]
-    if magic == 1:
-        parts.append(struct.pack(">q", log_append_time if attributes & fmt.LOG_APPEND_TIME else record.timestamp))
-    for field in (record.key, record.value):
-        parts.append(struct.pack(">i", -1 if field is None else len(field)))
-        parts.append(field or b"")
-    covered = b"".join(parts)
-    return struct.pack(">qiI", offset, len(covered) + 4, zlib.crc32(covered)) + covered
+_varint = _Varints()
 
 
-def _append_record(body: bytearray, record: Record, timestamp_delta: int, offset_delta: int) -> None:
-    value, key, _, headers, _ = record
-    fields = bytearray(b"\0")  # attributes, without meaning so far
-    _append_varint(fields, (timestamp_delta + _2_63) % _2_64 - _2_63)  # as 64 bits hold it
-    _append_varint(fields, offset_delta)
-    for field in (key, value):
-        _append_bytes(fields, field)
-    _append_varint(fields, len(headers))
-    for name, content in headers:
-        _append_bytes(fields, name.encode())
-        _append_bytes(fields, content)
-    _append_varint(body, len(fields))
-    body += fields
+def _sized(field: Bytes | None) -> bytes:
+    return b"\1" if field is None else _varint[len(field)] + field  # -1: none
 
 
-def _append_bytes(out: bytearray, field: Bytes | None) -> None:
-    if field is None:
-        out.append(1)  # zigzag for -1
-    else:
-        _append_varint(out, len(field))
-        out += field
-
-
-def _append_varint(out: bytearray, value: int) -> None:
-    """Zigzag, then seven bits a byte, least significant first, as protobuf's sint64."""
-    raw = value << 1 if value >= 0 else (-value << 1) - 1
-    while raw > 127:
-        out.append(raw & 127 | 128)
-        raw >>= 7
-    out.append(raw)
+def _encoded_headers(headers: Sequence[HeaderPair]) -> bytes:
+    pairs = [_sized(name.encode()) + _sized(content) for name, content in headers]
+    return b"".join([_varint[len(pairs)], *pairs])

@@ -1,4 +1,4 @@
-"""The layout of Kafka's record batches, and the words in which damage is reported: shared by both twins.
+"""The layout of Kafka's record batches, and the texts of damage, for both twins.
 
 A batch of format 2 (Kafka 0.11 and newer) is a header of 61 bytes and the records, compressed as a whole; formats 0
 and 1 are single messages, or wrappers around a compressed set of them.  All formats begin with an offset (8 bytes), a
@@ -34,12 +34,12 @@ CONTROL_COMMIT = 1
 
 
 def signed(value: int) -> int:
-    """The number as 64 bits hold it, which is what a Java producer's overflow gives too."""
+    """Return the number as 64 bits hold it, as in a Java producer's overflow."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def zigzag(raw: int) -> int:
-    """The signed number that zigzag coding made ``raw`` of."""
+    """Decode the zigzag number ``raw``."""
     return raw >> 1 ^ -(raw & 1)
 
 
@@ -57,22 +57,22 @@ def read_varint(data: bytes, place: int, limit: int = 5) -> tuple[int, int]:
 
 
 def no_room(size: int) -> str:
-    """The size in front of a batch cannot be."""
+    """The size of a batch is impossible."""
     return f"it claims a size of {size} bytes"
 
 
 def beyond_limit(size: int, limit: int) -> str:
-    """The size in front of an incomplete batch is more than this consumer would ever take."""
+    """The size of an incomplete batch is above this consumer's limit."""
     return f"it claims a size of {size} bytes, the limit is {limit}"
 
 
 def unknown_magic(magic: int) -> str:
-    """The version of the batch's format is none of Kafka's."""
+    """Kafka has no such version of the format."""
     return f"unknown record format {magic}"
 
 
 def bad_crc(computed: int, stated: int) -> str:
-    """The checksum is not that of the bytes."""
+    """The checksum is wrong."""
     return f"its CRC is {computed:08x}, it should be {stated:08x}"
 
 
@@ -82,7 +82,7 @@ def bad_order(offset: int, expected: int) -> str:
 
 
 def bad_count(count: int, size: int) -> str:
-    """The number of records cannot fit in the bytes there are."""
+    """The bytes are too few for the number of records."""
     return f"it claims {count} records in {size} bytes"
 
 
