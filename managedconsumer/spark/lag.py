@@ -22,7 +22,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.ranges import StreamOffset, plain_offsets
+from managedconsumer.spark.ranges import StreamOffset, log_ends
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -116,10 +116,9 @@ class LagListener(StreamingQueryListener):
     def _look(self, query: str, number: int, progress: Any, source: Any) -> SourceLag | None:
         try:
             offset = StreamOffset.from_json(json.loads(source.endOffset))
-            latest = json.loads(source.latestOffset or "null") or {}
+            logs = log_ends(json.loads(source.latestOffset or "null") or {})
         except (ConfigurationError, TypeError, ValueError):
             return None  # another source
-        logs = plain_offsets(latest)
         ends = {tp: max(logs.get(tp, at), at) for tp, at in offset.ends.items()}
         now = datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")).timestamp()
         seen = self._seen.setdefault((query, number), deque(maxlen=_KEPT))

@@ -43,6 +43,16 @@ def plain_offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartitio
     return {TopicPartition(topic, int(number)): int(at) for topic, ats in nested.items() for number, at in ats.items()}
 
 
+def log_ends(latest: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """The ends of the logs, of what a progress report has as ``latestOffset``.
+
+    With PySpark 4.0 and 4.1 that is the offset of the last batch. It has the ends of the logs if it has a limit.
+    """
+    if "version" not in latest:
+        return plain_offsets(latest)
+    return StreamOffset.from_json(latest).ends | plain_offsets(latest.get("logs") or {})
+
+
 @dataclass(frozen=True)
 class StreamOffset:
     """One offset in Spark's log; ``initial``: nothing has been read yet, and the ranges are where to begin.

@@ -14,7 +14,7 @@ from managedconsumer.compat.accept import accept_cluster
 from managedconsumer.consumers.insight import ProgressTable
 from managedconsumer.fetch.progress import PartitionProgress, moment_of
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
-from managedconsumer.spark.ranges import StreamOffset, plain_offsets
+from managedconsumer.spark.ranges import StreamOffset, log_ends, plain_offsets
 from managedconsumer.structs import TopicPartition
 
 Offsets = dict[TopicPartition, int]
@@ -35,7 +35,7 @@ class _Report:
                 self.positions |= plain_offsets(end)
             else:
                 continue
-            self.ends |= plain_offsets(latest)
+            self.ends |= log_ends(latest)
 
 
 def progress_of(query: Any, cluster: Any = None) -> ProgressTable:

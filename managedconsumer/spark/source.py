@@ -7,8 +7,9 @@ Register it once per session, then use it as Spark's own Kafka source, with the 
         .option("subscribe", "page-views").option("group.id", "page-view-counts") \\
         .option("columns", "key,timestamp").load()
 
-Needs PySpark 4.2 or newer. What Spark calls where: the constructors run in several processes and open nothing; the
-offset calls all run in one process per query, on its main thread; ``read`` runs in the executors' Python workers.
+Needs PySpark 4.0 or newer. PySpark 4.0 and 4.1 have no admission control: there this source limits its batches itself.
+What Spark calls where: the constructors run in several processes and open nothing; the offset calls all run in one
+process per query, on its main thread; ``read`` runs in the executors' Python workers.
 """
 
 from __future__ import annotations
@@ -30,17 +31,22 @@ try:
     from pyspark.sql import types as T  # as in Spark's documentation
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.pandas.types import from_arrow_type
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
 except ImportError as error:
     raise MissingPackageError(
-        f"the Spark source needs PySpark 4.2 or newer and pyarrow ({error}): pip install 'pyspark>=4.2' 'pyarrow>=18' "
+        f"the Spark source needs PySpark 4.0 or newer and pyarrow ({error}): pip install 'pyspark>=4.0' 'pyarrow>=18' "
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
+
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+    _LIMITS = True
+except ImportError:  # PySpark 4.0 and 4.1 have no admission control, and run Trigger.AvailableNow as one batch
+    _LIMITS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Gives :class:`ManagedKafkaStreamReader` the same bases with each PySpark."""
+
 
 from managedconsumer.spark.catalog import metadata_of, with_those_of
 from managedconsumer.spark.collection import freeze_modules
@@ -56,6 +62,8 @@ from managedconsumer.wire.records.arrow import COLUMNS
 
 # Modules that only the driver or only the tasks need are imported there: all processes import this file.
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
     from managedconsumer.spark.driver import StreamDriver
     from managedconsumer.spark.sizes import RecordSizes
 
@@ -191,6 +199,9 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._listener = listener
         self._driver: StreamDriver | None = None
         self._memory = OffsetMemory(read_offset)
+        # For PySpark 4.0 and 4.1: the offset that Spark has seen last, and where the query began in this process.
+        self._seen: dict[str, Any] | None = None
+        self._began: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Executors get the options; connections and the membership stay where they are.
@@ -211,20 +222,37 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return self._driver
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts."""
-        # The objects of planning live until the next batch: the garbage collector would walk through them in vain.
-        with no_collection():
-            return self._memory.write(self.driver.initial())
+        """Where a new query starts. The same in each call, as PySpark 4.0 and 4.1 plan the first batch before it."""
+        if self._began is None:
+            # The objects of planning live until the next batch: the garbage collector would walk through them in vain.
+            with no_collection():
+                self._began = self._memory.write(self.driver.initial())
+        return self._began
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
         return ReadAllAvailable() if self.options.max_offsets is None else ReadMaxRows(self.options.max_offsets)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen.
+
+        PySpark 4.0 and 4.1 pass no arguments: then ``start`` is the offset that Spark has seen last, which it has
+        processed before it asks again, and ``maxOffsetsPerTrigger`` is the limit.
+        """
+        if start is not None:
+            return self._next(start, getattr(limit, "max_rows", None))
+        start = self._seen or self.initialOffset()
+        self._seen = self._next(start, self.options.max_offsets)
+        if self._seen is not start and self.options.max_offsets is not None:
+            self._seen["logs"] = self.reportLatestOffset()  # for progress reports: these versions do not call it
+        return self._seen
+
+    def _next(self, start: dict[str, Any], rows: int | None) -> dict[str, Any]:
+        """The next batch of at most ``rows`` offsets, as JSON; ``start`` itself if there is none."""
         with no_collection():
             before = self._memory.read(start)
-            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             planned = self._driver_of(before.query).next(before, rows)
             return start if planned is before else self._memory.write(planned, before)
 
@@ -238,6 +266,12 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
+        if not _LIMITS and self._seen not in (None, end):
+            raise ConfigurationError(
+                "PySpark 4.0 and 4.1 ask for a batch before they say where the query is, so records would be read "
+                "twice: set spark.sql.streaming.triggerAvailableNowWrapper.enabled to false, its default"
+            )
+        self._seen = end
         if start == end:
             return []
         with no_collection():
