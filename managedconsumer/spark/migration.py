@@ -1,4 +1,4 @@
-"""The checkpoint of Spark's own Kafka source, read as positions: the query goes on where that source was."""
+"""Read a checkpoint of Spark's own Kafka source, so that a query goes on where that source was."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from managedconsumer.structs import TopicPartition
 
 
 def from_connector(value: Any) -> StreamOffset | None:
-    """``{"topic": {"0": 23}}``, what Spark's own source keeps: the next offsets; None if it is something else."""
+    """Parse the next offsets that Spark's own source keeps, ``{"topic": {"0": 23}}``; None for anything else."""
     if not isinstance(value, Mapping) or not value or "version" in value:
         return None
     ranges: Ranges = {}
@@ -24,17 +24,17 @@ def from_connector(value: Any) -> StreamOffset | None:
 
 
 def read(value: Mapping[str, Any]) -> StreamOffset:
-    """An offset of this source or of Spark's own; raises ConfigurationError for anything else."""
+    """Parse an offset of this source or of Spark's own. Raises ConfigurationError for anything else."""
     return from_connector(value) or StreamOffset.from_json(value)
 
 
 def batch_between(
     start: Mapping[str, Any], end: Mapping[str, Any], ours: Callable[[Mapping[str, Any]], StreamOffset] = read
 ) -> StreamOffset:
-    """Return the batch that ends at ``end``. One that Spark's own source has planned begins where ``start`` ends.
+    """Return the batch that ends at ``end``; ``ours`` parses an offset of this source.
 
-    A partition that is not in ``start`` was new then, and that source reads those from their first offset, 0. ``ours``
-    reads an offset of this source.
+    A batch that Spark's own source has planned begins where ``start`` ends. A partition that is not in ``start`` was
+    new, and that source reads it from offset 0.
     """
     theirs = from_connector(end)
     if theirs is None:

@@ -1,4 +1,4 @@
-"""The ranges of a micro-batch as values: planning, limits, the offsets in Spark's checkpoint. Pure.
+"""The ranges of a micro-batch: planning, limits, and the offsets in Spark's checkpoint. Pure.
 
 An offset of this source is not a position but the *ranges* of the batch that ends there: ``{"version": 2, "query":
 "6f1c...", "batch": 7, "ranges": {"page-views": {"3": [18730, 19480, 5]}}, "ids": {"page-views": "..."}}``. So a batch
@@ -31,7 +31,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets; at least as many as records (compaction and transactions leave gaps)."""
+        """The number of offsets. There may be fewer records: compaction and transactions leave gaps."""
         return self.stop - self.start
 
 
@@ -39,7 +39,7 @@ Ranges = dict[TopicPartition, OffsetRange]
 
 
 def plain_offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """Offsets in Spark's usual form, ``{"topic": {"0": 42}}``, by partition."""
+    """Return offsets in Spark's usual form, ``{"topic": {"0": 42}}``, by partition."""
     return {TopicPartition(topic, int(number)): int(at) for topic, ats in nested.items() for number, at in ats.items()}
 
 
@@ -55,11 +55,11 @@ def log_ends(latest: Mapping[str, Any]) -> dict[TopicPartition, int]:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """One offset in Spark's log; ``initial``: nothing has been read yet, and the ranges are where to begin.
+    """One offset in Spark's log. ``initial``: nothing has been read yet, and the ranges say where to begin.
 
-    ``query`` and ``batch``: who planned it, and how many batches it had planned with it. ``ids``: topic ids (hex) by
-    name. ``epochs``: the leader's epoch in which each range's end was seen. ``data``: the batch's name, which
-    no other has. ``group``: the generation and the member id when it was planned, for those who watch the query.
+    ``query`` planned it as its batch number ``batch``. ``ids``: topic ids (hex) by name. ``epochs``: the leader's epoch
+    in which each range's end was seen. ``data``: the batch's unique name. ``group``: generation and member id at the
+    time of planning, for monitors.
     """
 
     ranges: Ranges
@@ -78,15 +78,15 @@ class StreamOffset:
 
     @property
     def moved(self) -> dict[TopicPartition, int]:
-        """The same, of the partitions that the batch reads something of."""
+        """:attr:`ends` of those partitions that the batch reads."""
         return {tp: stop for tp, (start, stop) in self.ranges.items() if start != stop}
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark stores it."""
+        """Return the JSON that Spark stores."""
         return self._around(self._nested(sorted(self.ranges), {}))
 
     def to_json_after(self, before: StreamOffset, told: Mapping[str, Any]) -> dict[str, Any]:
-        """The same; ``told`` is what ``before`` was as JSON, of which most is still right in a topic of thousands."""
+        """Return :meth:`to_json`, made from ``told``, the JSON of ``before``, most of which is unchanged."""
         if not alike(before.ranges, self.ranges) or told.get("version") != VERSION:
             return self.to_json()
         known, epochs, old = before.ranges, self.epochs, before.epochs
@@ -98,7 +98,7 @@ class StreamOffset:
     def _nested(
         self, tps: Iterable[TopicPartition], nested: dict[str, dict[str, list[int]]]
     ) -> dict[str, dict[str, list[int]]]:
-        """``nested`` with what is to be said of ``tps``."""
+        """Add ``tps`` to ``nested``, and return it."""
         ranges, epochs = self.ranges, self.epochs
         last, parts = "", {}
         for tp in tps:
@@ -163,7 +163,7 @@ class StreamOffset:
 
 
 class OffsetMemory:
-    """The last offsets as JSON and as values: Spark gives them back several times in every batch."""
+    """The last offsets as JSON and as values: Spark passes the same ones several times in every batch."""
 
     def __init__(self, parse: Callable[[Mapping[str, Any]], StreamOffset] = StreamOffset.from_json) -> None:
         """``parse`` reads what was not seen before."""
@@ -171,14 +171,14 @@ class OffsetMemory:
         self._known: list[tuple[Mapping[str, Any], StreamOffset]] = []
 
     def read(self, value: Mapping[str, Any]) -> StreamOffset:
-        """The offset that ``value`` says, parsed once for each."""
+        """Return ``value`` parsed, once for each of the last values."""
         for told, offset in self._known:
             if told == value:
                 return offset
         return self._keep(value, self._parse(value))
 
     def write(self, offset: StreamOffset, before: StreamOffset | None = None) -> dict[str, Any]:
-        """``offset`` as JSON; ``before`` is what :meth:`read` has given last, if it was asked."""
+        """Return ``offset`` as JSON. ``before``: the last result of :meth:`read`, if any."""
         told = next((told for told, known in self._known if known is before), None)
         made = offset.to_json() if before is None or told is None else offset.to_json_after(before, told)
         self._keep(made, offset)
@@ -193,12 +193,12 @@ _NOTHING: Ranges = {}
 
 
 def alike(one: Collection[TopicPartition], other: Collection[TopicPartition]) -> bool:
-    """True if both name the same partitions. Nearly always they do so in the same order, which is soon seen."""
+    """True if both name the same partitions. The order is nearly always the same, which is checked first."""
     return len(one) == len(other) and (list(one) == list(other) or set(one) == set(other))
 
 
 def behind(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """How many offsets there are from each position to the log's end, of the partitions that have any."""
+    """Return the number of offsets from each position to the log's end, of the partitions that have any."""
     return {tp: end - start for tp, start in positions.items() if (end := ends.get(tp, start)) > start}
 
 
@@ -208,10 +208,10 @@ def plan(
     max_rows: int | None = None,
     known: Ranges = _NOTHING,
 ) -> Ranges:
-    """The next batch: from each position what is ``available`` (see :func:`behind`), ``max_rows`` offsets at most.
+    """Plan the next batch: ``available`` offsets (see :func:`behind`) from each position on, ``max_rows`` at most.
 
-    A partition without news, or whose end is not known, gets an empty range: it stays in the record of who read what.
-    ``known``: the ranges of the batch before; the empty ones that still hold are in the result as they are.
+    A partition without new records gets an empty range, so that the checkpoint keeps its position. ``known``: the
+    ranges of the batch before; the result shares the empty ones that did not change.
     """
     granted = available if max_rows is None else share(available, max_rows)
     planned: Ranges = {}
@@ -230,7 +230,7 @@ def plan(
 
 
 def share(available: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Divide ``limit`` offsets in proportion to what is there, exactly; every partition gets something if it can."""
+    """Divide exactly ``limit`` offsets in proportion to ``available``; one at least for each partition, if possible."""
     total = sum(available.values())
     if total <= limit:
         return dict(available)
@@ -254,7 +254,7 @@ def share(available: Mapping[TopicPartition, int], limit: int) -> dict[TopicPart
 
 
 def cap(ends: Mapping[TopicPartition, int], limit: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
-    """``ends``, none beyond ``limit``; a partition that ``limit`` does not name did not exist then and has no end."""
+    """Return ``ends``, none beyond ``limit``. Partitions that ``limit`` does not name are newer, and left out."""
     if limit is None:
         return dict(ends)
     return {tp: min(end, limit[tp]) for tp, end in ends.items() if tp in limit}

@@ -1,6 +1,6 @@
-"""How far a query is, from what Spark reports of it: the offsets of its last batches, and the ends of the logs.
+"""The progress of a query, from Spark's reports: the offsets of its last batches, and the ends of the logs.
 
-:class:`managedconsumer.spark.lag.LagListener` is told instead, and asks no broker.
+:class:`managedconsumer.spark.lag.LagListener` listens to the reports instead, and asks no broker.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class _Report:
 
 
 def progress_of(query: Any, cluster: Any = None) -> ProgressTable:
-    """How far each partition of a ``StreamingQuery`` is, by TopicPartition; empty before its first report.
+    """Return the progress of each partition of a ``StreamingQuery``; empty before its first report.
 
-    ``position`` is what the last batch has read up to, ``end`` the log's end as of the last report. With ``cluster`` (a
-    KafkaClient or a bootstrap string) one message of each partition that has lag is read, for ``lag_seconds`` and
-    ``oldest_unfinished``; without it ``lag_seconds`` is 0.0 or None. Raises what asking the brokers raises.
+    ``position`` is the next offset after the last batch, ``end`` the log's end as of the last report. With ``cluster``
+    (a KafkaClient or a bootstrap string) one message of each partition with lag is read, for ``lag_seconds`` and
+    ``oldest_unfinished``; without it ``lag_seconds`` is 0.0 or None. Raises what the brokers' errors raise.
     """
     reports = [_Report(report) for report in query.recentProgress]
     positions: Offsets = {}
@@ -93,6 +93,6 @@ def _ages(
 
 
 def _loaded(value: Any) -> dict[str, Any]:
-    """The offsets of a source; {} where there are none, or where they are no JSON object, as the rate source's."""
+    """Return the offsets of a source; {} without any, or if they are no JSON object, as the rate source's."""
     found = json.loads(value) if isinstance(value, str) else value
     return found if isinstance(found, dict) else {}

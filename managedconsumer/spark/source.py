@@ -50,7 +50,7 @@ except ImportError:  # PySpark 4.0 and 4.1 have no admission control, and run Tr
 
 from managedconsumer.spark.catalog import metadata_of, with_those_of
 from managedconsumer.spark.collection import freeze_modules
-from managedconsumer.spark.columns import ERRORS, RANGE
+from managedconsumer.spark.columns import ERRORS, RANGE, errors_type, range_type
 from managedconsumer.spark.migration import batch_between
 from managedconsumer.spark.migration import read as read_offset
 from managedconsumer.spark.options import SourceOptions
@@ -59,6 +59,7 @@ from managedconsumer.spark.ranges import OffsetMemory, Ranges, StreamOffset
 from managedconsumer.spark.tasks import Task, share_out, split
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
+from managedconsumer.wire.records.arrow import schema as kafka_schema
 
 # Modules that only the driver or only the tasks need are imported there: all processes import this file.
 if TYPE_CHECKING:
@@ -69,42 +70,18 @@ if TYPE_CHECKING:
 
 
 def _types(options: SourceOptions) -> dict[str, T.DataType]:
-    """Spark's Kafka schema, with what is ours; everything nullable, as there."""
-    header = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
-    errors = T.StructType([T.StructField("error", T.StringType()), T.StructField("value", T.BinaryType())])
-    return {
-        "key": T.BinaryType(),
-        "value": _value_type(options),
-        ERRORS: errors,
-        "topic": T.StringType(),
-        "partition": T.IntegerType(),
-        "offset": T.LongType(),
-        "timestamp": T.TimestampType(),
-        "timestampType": T.IntegerType(),
-        "headers": T.ArrayType(header),
-        RANGE: T.StructType(
-            [
-                T.StructField("data", T.StringType()),
-                T.StructField("start", T.LongType()),
-                T.StructField("stop", T.LongType()),
-            ]
-        ),
-    }
+    """The types of all columns: those of Spark's own Kafka source, and ours."""
+    kinds = {field.name: field.type for field in kafka_schema(COLUMNS)}
+    kinds |= {RANGE: range_type(), ERRORS: errors_type()}
+    if options.value is not None:
+        from managedconsumer.spark.decoding.decoders import decoder_of
 
-
-def _value_type(options: SourceOptions) -> T.DataType:
-    if options.value is None:
-        return T.BinaryType()
-    from managedconsumer.spark.decoding.decoders import decoder_of
-
-    return from_arrow_type(decoder_of(options.value).type())
+        kinds["value"] = decoder_of(options.value).type()
+    return {name: from_arrow_type(kind) for name, kind in kinds.items()}
 
 
 class KafkaTask(InputPartition):
-    """The input of one task."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
+    """The input of one task: its ``value`` is a :class:`~managedconsumer.spark.tasks.Task`."""
 
 
 class ManagedKafkaSource(DataSource):
@@ -141,7 +118,7 @@ class ManagedKafkaSource(DataSource):
 
 
 def _parse(options: Mapping[str, str]) -> SourceOptions:
-    """For the schema, when it is not known yet whether this is going to be a stream."""
+    """Parse the options for the schema, which Spark asks for before it says whether this is a stream."""
     ends = any(name.lower().startswith("ending") for name in options)  # no stream has an end
     try:
         return SourceOptions.parse(options, streaming=not ends)
@@ -153,7 +130,7 @@ def _parse(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _for_schema(given: Mapping[str, str], schema: Any) -> dict[str, str]:
-    """The user's own schema chooses columns, too; that of a table has the table's options."""
+    """Return the options, with the columns of the user's schema, and with the options that a table's schema keeps."""
     options = with_those_of(schema, given)
     known = _types(_parse(options))
     for field in schema.fields:
@@ -173,7 +150,7 @@ class ManagedKafkaReader(DataSourceReader):
         self.options = SourceOptions.parse(options, streaming=False)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Where it begins and ends, cut into slices for the tasks."""
+        """Look up where the batch begins and ends, and cut it into tasks."""
         from managedconsumer.spark.bounds import batch_ranges
         from managedconsumer.spark.sizes import RecordSizes
         from managedconsumer.spark.topics import TopicView
@@ -192,7 +169,7 @@ class ManagedKafkaReader(DataSourceReader):
 
 
 class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. Offsets are ranges, see :mod:`managedconsumer.spark.ranges`; the driver does the thinking."""
+    """A stream. Offsets are ranges (:mod:`managedconsumer.spark.ranges`); ``StreamDriver`` plans the batches."""
 
     def __init__(self, options: Mapping[str, str], listener: Any = None) -> None:
         self.options = SourceOptions.parse(options, streaming=True)
@@ -204,12 +181,12 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._began: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Executors get the options; connections and the membership stay where they are.
+        # Executors get the options only: connections and membership stay in this process.
         return {"options": self.options, "_listener": None, "_driver": None}
 
     @property
     def driver(self) -> StreamDriver:
-        """The part that talks to the brokers, made when first needed."""
+        """The part that talks to the brokers; the first use makes it."""
         return self._driver_of("")
 
     def _driver_of(self, query: str) -> StreamDriver:
@@ -308,17 +285,15 @@ def _tasks(
     member: str | None = None,
     batch: StreamOffset | None = None,
 ) -> Sequence[InputPartition]:
-    """The tasks of a batch: not fewer than this machine has processors, or ``minPartitions``, if there is so much."""
+    """Cut a batch into tasks: ``minPartitions`` (or as many as there are processors) at least, if there are offsets."""
     slots = options.min_partitions or os.cpu_count() or 1
     slices = split(wanted, options.min_partitions)
-    # Only where ranges may share a task their size matters.
-    record_bytes = sizes.of(slices) if len(slices) > slots else {}
     known = ids or {}
     tasks = []
     if options.max_records is not None:
         shares = [[part] for part in at_most(slices, options.max_records)]
-    else:
-        shares = share_out(slices, slots, record_bytes)
+    else:  # the size matters only where ranges may share a task
+        shares = share_out(slices, slots, sizes.of(slices) if len(slices) > slots else {})
     for parts in shares:
         topics = set(map(itemgetter(0), parts))
         task = Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)

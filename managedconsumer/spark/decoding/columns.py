@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any, Iterator
 
+from managedconsumer.spark.columns import errors_type
 from managedconsumer.spark.decoding.formats import Decoder, TooLargeError
-
-
-@lru_cache(maxsize=1)
-def errors_type() -> Any:
-    """The type of ``_errors``."""
-    import pyarrow as pa
-
-    return pa.struct([("error", pa.string()), ("value", pa.binary())])
 
 
 def decode(decoder: Decoder, raw: Any) -> Iterator[tuple[Any, Any]]:

@@ -130,30 +130,19 @@ def _file(serialized: str) -> Any:
         ) from None
 
 
-def _modules() -> tuple[Any, Any, Any, Any]:
+def _modules() -> list[Any]:
     try:
-        return (
-            import_module("google.protobuf.descriptor_pool"),
-            import_module("google.protobuf.descriptor_pb2"),
-            import_module("google.protobuf.message_factory"),
-            import_module("google.protobuf.message"),
-        )
+        names = ("descriptor_pool", "descriptor_pb2", "message_factory", "message")
+        return [import_module(f"google.protobuf.{name}") for name in names]
     except ImportError as error:
         raise missing("protobuf>=5", error) from None
 
 
 def _protobufs_own() -> dict[str, bytes]:
     """Return the schemas that a schema may import without their files: serialized, by name."""
-    modules: list[Any] = [
-        import_module("google.protobuf.any_pb2"),
-        import_module("google.protobuf.duration_pb2"),
-        import_module("google.protobuf.empty_pb2"),
-        import_module("google.protobuf.field_mask_pb2"),
-        import_module("google.protobuf.struct_pb2"),
-        import_module("google.protobuf.timestamp_pb2"),
-        import_module("google.protobuf.wrappers_pb2"),
-    ]
-    return {module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb for module in modules}
+    names = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
+    files = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in names]
+    return {file.name: file.serialized_pb for file in files}
 
 
 Convert = Callable[[Any], Any]
@@ -210,7 +199,7 @@ def _single(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]
         field.CPPTYPE_BOOL: pa.bool_(),
         field.CPPTYPE_STRING: pa.binary() if field.type == field.TYPE_BYTES else pa.string(),
     }
-    return kinds[field.cpp_type], _same
+    return kinds[field.cpp_type], lambda found: found
 
 
 def _microseconds(found: Any) -> int:
@@ -218,7 +207,3 @@ def _microseconds(found: Any) -> int:
     if not -62_135_596_800 <= found.seconds < 253_402_300_800 or not 0 <= found.nanos < 1_000_000_000:
         raise ValueError(f"the timestamp of {found.seconds} s and {found.nanos} ns is not in the years 1 to 9999")
     return int(found.seconds * 1_000_000 + found.nanos // 1000)
-
-
-def _same(found: Any) -> Any:
-    return found
