@@ -1,10 +1,7 @@
-"""Claims in a directory, partition by partition: how several writers share a directory so that each record counts once.
+"""Claims in a directory, partition by partition: several writers share it, and each record counts once.
 
-A writer writes its data first, under a name that nobody else uses. Then it *claims* its ranges, one by one: a file
-named by the range's first offset is created, which fails if it is there already. The claims of a partition form a chain
-(each says where it stops, and there the next one starts); only data named by the chain counts. (The idea is the
-"offsets in an external store" of Java's consumer documentation.) For the log as the source uses it see
-:mod:`managedconsumer.spark.claims.chains`.
+A writer writes its data under a unique name. Then it *claims* its ranges one by one: it creates a file named by the
+range's first offset, which fails if that exists. See :mod:`managedconsumer.spark.claims.chains` for their chain.
 """
 
 from __future__ import annotations
@@ -37,16 +34,16 @@ class ClaimStore(Chains):
     def claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
         """Claim a range for ``data``; False if another writer was first. Durable when it returns True.
 
-        What ``data`` names (a file or directory in the store, if there is one) is written through to the disk before.
-        Claiming again what this very ``data`` has claimed is True: a batch may be run again after its claims.
-        Raises ConfigurationError for a topic name that Kafka does not allow, OSError when the file cannot be written.
+        Before the claim, the file or directory of the store that ``data`` names, if there is one, is written through to
+        the disk. A range that ``data`` claimed before is True. Raises ConfigurationError for a topic name that Kafka
+        does not allow, OSError when the file cannot be written.
         """
         return self._claim(tp, entry, data)
 
     def winners(self) -> dict[str, set[TopicPartition]]:
-        """Which data counts, and for which partitions: ``{data: partitions}``."""
+        """Return which data counts, and for which partitions: ``{data: partitions}``."""
         return {data: set(ranges) for data, ranges in self.log.winners().items()}
 
     def claimed(self) -> dict[TopicPartition, int]:
-        """How many offsets of each partition are claimed."""
+        """Return how many offsets of each partition are claimed."""
         return claimed(self.log)

@@ -1,4 +1,4 @@
-"""Values and errors as two Arrow columns: a value that cannot be decoded is null, and its row says why."""
+"""Values and errors as two Arrow columns: a value that cannot be decoded is null, and has an error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from managedconsumer.spark.decoding.formats import Decoder, TooLargeError
 
 
 def decode(decoder: Decoder, raw: Any) -> Iterator[tuple[Any, Any]]:
-    """The columns ``value`` and ``_errors`` of a binary array of values; in parts if they are too large."""
+    """Yield the columns ``value`` and ``_errors`` of a binary array; in parts if they are too large."""
     import pyarrow as pa
 
     try:
