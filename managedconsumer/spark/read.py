@@ -74,8 +74,8 @@ def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Itera
         entry = task.ranges.get(TopicPartition(part.topic, part.partition))
         made[RANGE] = range_column(task.data, entry, batch.num_rows)
     if options.value is not None and "value" in made:
-        from managedconsumer.spark.decoding.columns import decode
         from managedconsumer.spark.decoding.decoders import decoder_of
+        from managedconsumer.spark.decoding.formats import decode
 
         start = 0
         for value, errors in decode(decoder_of(options.value), made["value"]):

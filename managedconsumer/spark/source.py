@@ -51,11 +51,9 @@ except ImportError:  # PySpark 4.0 and 4.1 have no admission control, and run Tr
 from managedconsumer.spark.catalog import metadata_of, with_those_of
 from managedconsumer.spark.collection import freeze_modules
 from managedconsumer.spark.columns import ERRORS, RANGE, errors_type, range_type
-from managedconsumer.spark.migration import batch_between
-from managedconsumer.spark.migration import read as read_offset
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.pace import at_most
-from managedconsumer.spark.ranges import OffsetMemory, Ranges, StreamOffset
+from managedconsumer.spark.ranges import OffsetMemory, Ranges, StreamOffset, batch_between
 from managedconsumer.spark.tasks import Task, share_out, split
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
@@ -175,7 +173,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self.options = SourceOptions.parse(options, streaming=True)
         self._listener = listener
         self._driver: StreamDriver | None = None
-        self._memory = OffsetMemory(read_offset)
+        self._memory = OffsetMemory()
         # For PySpark 4.0 and 4.1: the offset that Spark has seen last, and where the query began in this process.
         self._seen: dict[str, Any] | None = None
         self._began: dict[str, Any] | None = None

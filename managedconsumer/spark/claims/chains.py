@@ -12,14 +12,15 @@ After every thousand claims one segment repeats them in a single object::
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from typing import Collection, Iterator
 
 from managedconsumer.compat.naming import is_legal
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.claims.log import ClaimLog, Winners, winners_of
+from managedconsumer.spark.claims.log import ClaimLog, Winners, claimed, winners_of
 from managedconsumer.spark.ranges import OffsetRange, Ranges
-from managedconsumer.stores.objects import Objects
+from managedconsumer.stores.objects import LocalObjects, Objects
 from managedconsumer.structs import TopicPartition
 
 _TOP, _REPEATS = "_claims", "_repeats"
@@ -209,6 +210,42 @@ class ObjectClaims(Chains, ClaimLog):
         return winners_of(
             (tp, OffsetRange(c.start, c.stop), c.data) for tp in self.partitions() for c in self.chain(tp)
         )
+
+
+class ClaimStore(Chains):
+    """A directory of claims: several writers share it, and each record counts once.
+
+    A writer writes its data under a unique name. Then it *claims* its ranges one by one: it creates a file named by the
+    range's first offset, which fails if that exists. Any number of processes may use the directory at once, each by one
+    thread at a time. It must be on a file system with hard links and a common view for all of them: a local disk, NFS.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        objects = LocalObjects(path)
+        super().__init__(objects)
+        self.path = objects.path
+        #: The same claims, as a claim log.
+        self.log = ObjectClaims(objects)
+
+    def __repr__(self) -> str:
+        return f"ClaimStore({str(self.path)!r})"
+
+    def claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
+        """Claim a range for ``data``; False if another writer was first. Durable when it returns True.
+
+        Before the claim, the file or directory of the store that ``data`` names, if there is one, is written through to
+        the disk. A range that ``data`` claimed before is True. Raises ConfigurationError for a topic name that Kafka
+        does not allow, OSError when the file cannot be written.
+        """
+        return self._claim(tp, entry, data)
+
+    def winners(self) -> dict[str, set[TopicPartition]]:
+        """Return which data counts, and for which partitions: ``{data: partitions}``."""
+        return {data: set(ranges) for data, ranges in self.log.winners().items()}
+
+    def claimed(self) -> dict[TopicPartition, int]:
+        """Return how many offsets of each partition are claimed."""
+        return claimed(self.log)
 
 
 def _home(tp: TopicPartition) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Protocol, Tuple
+from typing import Any, Callable, Iterator, Mapping, Protocol, Tuple
 
 from managedconsumer.errors import MissingPackageError
+from managedconsumer.spark.columns import errors_type
 
 #: A column, and the error of each bad row by its number; the column is null there.
 Decoded = Tuple[Any, Mapping[int, str]]
@@ -58,6 +59,24 @@ def missing(package: str, error: ImportError) -> MissingPackageError:
         f"typed values need {package} ({error}): pip install '{package}' on the driver and the executors (what the "
         "extra 'managedconsumer[typed]' brings)"
     )
+
+
+def decode(decoder: Decoder, raw: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the columns ``value`` and ``_errors`` of a binary array; in parts if they are too large."""
+    import pyarrow as pa
+
+    try:
+        column, bad = decoder.decode(raw)
+    except TooLargeError:
+        middle = len(raw) // 2
+        yield from decode(decoder, raw[:middle])
+        yield from decode(decoder, raw[middle:])
+        return
+    errors = pa.nulls(len(raw), errors_type())
+    if bad:
+        rows = [{"error": bad[row], "value": raw[row].as_py()} if row in bad else None for row in range(len(raw))]
+        errors = pa.array(rows, errors_type())
+    yield column, errors
 
 
 def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -> Decoded:

@@ -128,19 +128,30 @@ def _file(serialized: str) -> Any:
         ) from None
 
 
-def _modules() -> list[Any]:
+def _modules() -> tuple[Any, Any, Any, Any]:
     try:
-        names = ("descriptor_pool", "descriptor_pb2", "message_factory", "message")
-        return [import_module(f"google.protobuf.{name}") for name in names]
+        return (
+            import_module("google.protobuf.descriptor_pool"),
+            import_module("google.protobuf.descriptor_pb2"),
+            import_module("google.protobuf.message_factory"),
+            import_module("google.protobuf.message"),
+        )
     except ImportError as error:
         raise missing("protobuf>=5", error) from None
 
 
 def _protobufs_own() -> dict[str, bytes]:
     """Return the schemas that a schema may import without their files: serialized, by name."""
-    names = ("any", "duration", "empty", "field_mask", "struct", "timestamp", "wrappers")
-    files = [import_module(f"google.protobuf.{name}_pb2").DESCRIPTOR for name in names]
-    return {file.name: file.serialized_pb for file in files}
+    modules: list[Any] = [
+        import_module("google.protobuf.any_pb2"),
+        import_module("google.protobuf.duration_pb2"),
+        import_module("google.protobuf.empty_pb2"),
+        import_module("google.protobuf.field_mask_pb2"),
+        import_module("google.protobuf.struct_pb2"),
+        import_module("google.protobuf.timestamp_pb2"),
+        import_module("google.protobuf.wrappers_pb2"),
+    ]
+    return {module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb for module in modules}
 
 
 Convert = Callable[[Any], Any]
