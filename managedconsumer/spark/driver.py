@@ -21,7 +21,7 @@ from managedconsumer.spark.positions import Author
 from managedconsumer.spark.protocols import How
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
 from managedconsumer.spark.sizes import RecordSizes
-from managedconsumer.spark.topics import LOOK_EVERY, Offsets, TopicView
+from managedconsumer.spark.topics import LOOK_EVERY, Offsets, TopicView, partition_names
 from managedconsumer.spark.watch import LogWatch
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
@@ -267,13 +267,13 @@ class StreamDriver:
         read = set(tps)
         gone = [tp for tp in positions if tp not in read]
         if gone:
-            self.watch.lost(f"{_names(gone)} do not exist any more")
+            self.watch.lost(f"{partition_names(gone)} do not exist any more")
             positions = {tp: offset for tp, offset in positions.items() if tp in read}
         if first:
             positions = self.watch.inside(positions)
         new = [tp for tp in tps if tp not in positions]
         if new:
-            log.info("new partitions are read from their start: %s", _names(new))
+            log.info("new partitions are read from their start: %s", partition_names(new))
             positions = {**positions, **self.view.starts(new)}
         return positions
 
@@ -356,7 +356,3 @@ class StreamDriver:
             "has died without leaving. Two sources of one query in one group need "
             "kafka.partition.assignment.strategy=cooperative-sticky (the default), or a group.id each"
         )
-
-
-def _names(tps: Collection[TopicPartition]) -> str:
-    return ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps))

@@ -208,7 +208,7 @@ class TopicView:
         late = [tp for tp, offset in found.items() if offset < 0]
         if late and where is self.options.starting and where.strict:
             raise err.ConfigurationError(
-                f"no record of {_names(late)} is as new as the starting timestamp; "
+                f"no record of {partition_names(late)} is as new as the starting timestamp; "
                 "startingOffsetsByTimestampStrategy=latest begins at the end there"
             )
         return {**found, **self._lookup(dict.fromkeys(late, LATEST))}
@@ -222,7 +222,8 @@ class TopicView:
             raise err.ConfigurationError(
                 f"the {what} must name every partition that is read, and no other: "
                 + " and ".join(
-                    [f"{_names(missing)} missing"] * bool(missing) + [f"{_names(extra)} not read"] * bool(extra)
+                    [f"{partition_names(missing)} missing"] * bool(missing)
+                    + [f"{partition_names(extra)} not read"] * bool(extra)
                 )
             )
 
@@ -236,6 +237,7 @@ class TopicView:
         return {tp: answer.offset for tp, answer in found.items()}
 
 
-def _names(tps: Collection[TopicPartition]) -> str:
+def partition_names(tps: Collection[TopicPartition]) -> str:
+    """Return the names of partitions for a message, five at most."""
     shown = ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)[:5])
     return shown if len(tps) <= 5 else f"{shown} and {len(tps) - 5} more"
