@@ -26,7 +26,7 @@ class ElsewhereError(OSError):
 def ask(url: str, headers: Mapping[str, str], seconds: float) -> tuple[int, bytes]:
     """Return status and content. Raises OSError without a whole response in that time, or for one too large."""
     until = time.monotonic() + seconds
-    opener = build_opener(_Plain(until), _Tls(until), _SameOrigin)
+    opener = build_opener(_Timed(until), _SameOrigin)
     try:
         with opener.open(Request(url, headers=dict(headers)), timeout=seconds) as answer:  # noqa: S310 (checked)
             return answer.status, answer.read()
@@ -46,19 +46,13 @@ class _SameOrigin(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-class _Plain(HTTPHandler):
+class _Timed(HTTPHandler, HTTPSHandler):
     def __init__(self, until: float) -> None:
-        super().__init__()
+        HTTPSHandler.__init__(self)
         self._until = until
 
     def http_open(self, req: Request) -> Any:
         return self.do_open(partial(_timed, HTTPConnection, self._until), req)
-
-
-class _Tls(HTTPSHandler):
-    def __init__(self, until: float) -> None:
-        super().__init__()
-        self._until = until
 
     def https_open(self, req: Request) -> Any:
         return self.do_open(partial(_timed, HTTPSConnection, self._until), req)
