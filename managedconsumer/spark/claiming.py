@@ -7,7 +7,6 @@ query then claims the same again, and ranges without rows.
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from typing import Callable, Collection, Mapping
 
 from managedconsumer.errors import ConfigurationError
@@ -25,11 +24,38 @@ log = logging.getLogger(__name__)
 _PATIENCE = 30.0
 
 
-class Claiming(ABC):
-    """The interface between the query and its claims. Used by one thread."""
+class Claiming:
+    """The claims of a query; this base class is those of a query without any. Used by one thread."""
 
+    #: True if claims say where partitions go on, and not the checkpoint or the group.
+    decide = False
     #: True if the group's commits are the claims, so that a query must not end before they are made.
     by_group = False
+
+    def planned(self, batch: StreamOffset) -> None:
+        """Note a batch that was planned and did not run yet."""
+
+    def name_run(self, batch: StreamOffset) -> str:
+        """Return the name for the rows of a batch that is about to run."""
+        return batch.data
+
+    def done(self, start: StreamOffset, positions: Mapping[TopicPartition, int], *, here: bool) -> Offsets:
+        """Claim the finished batch ``start``; return where partitions go on. ``here``: this process planned it."""
+        return start.moved if here else {}
+
+    def found(self, tps: Collection[TopicPartition], commits: Commits, start: StreamOffset) -> Offsets:
+        """Return where newly assigned partitions go on, as far as claims say so."""
+        return {}
+
+    def last(self, tp: TopicPartition) -> str:
+        """Return the batch that the group's commit of a partition names; "": none."""
+        return ""
+
+
+class _Logged(Claiming):
+    """Claims in a log."""
+
+    decide = True
 
     def __init__(self, log: ClaimLog, new_id: Callable[[], str]) -> None:
         self.log = log
@@ -37,17 +63,12 @@ class Claiming(ABC):
         # The batch that ran last in this process, or was found done, and the name of the run: "" if it is unknown.
         self._known = ("", "")
 
-    # -- which run of a batch it was ----------------------------------------------------------------------
-
     def planned(self, batch: StreamOffset) -> None:
-        """Note a batch that was planned and did not run yet. Its first run has the batch's name."""
+        """See :meth:`Claiming.planned`. The first run has the batch's name."""
         self._known = (batch.data, batch.data)
 
     def name_run(self, batch: StreamOffset) -> str:
-        """Return the name for the rows of a batch that is about to run.
-
-        A batch of an earlier driver gets a new name, as that driver may have written some or all of its rows.
-        """
+        """See :meth:`Claiming.name_run`. A batch of an earlier driver, which may have written rows, gets a new name."""
         if batch.data and batch.data != self._known[0]:
             name = f"{batch.data}-{self._driver}"
             self.log.repeat(batch.data, name)
@@ -60,22 +81,8 @@ class Claiming(ABC):
             self._known = (batch.data, "" if self.log.repeated(batch.data) else batch.data)
         return self._known[1] if batch.data else ""
 
-    # -- what the query asks ------------------------------------------------------------------------------
 
-    @abstractmethod
-    def done(self, start: StreamOffset, positions: Mapping[TopicPartition, int], *, here: bool) -> Offsets:
-        """Claim the finished batch ``start``; return where partitions go on. ``here``: this process planned it."""
-
-    @abstractmethod
-    def found(self, tps: Collection[TopicPartition], commits: Commits, start: StreamOffset) -> Offsets:
-        """Return where newly assigned partitions go on, as far as claims say so."""
-
-    def last(self, tp: TopicPartition) -> str:
-        """Return the batch that the group's commit of a partition names; "": none."""
-        return ""
-
-
-class LogClaiming(Claiming):
+class LogClaiming(_Logged):
     """Claims in a log outside of the group: a directory, an object store, a database."""
 
     def __init__(self, claims: ClaimLog, new_id: Callable[[], str]) -> None:
@@ -120,7 +127,7 @@ class LogClaiming(Claiming):
         return ends
 
 
-class GroupClaiming(Claiming):
+class GroupClaiming(_Logged):
     """The group's commits are the claims."""
 
     by_group = True
@@ -143,13 +150,13 @@ class GroupClaiming(Claiming):
         return self.log.last(tp)
 
 
-def claiming_of(view: TopicView, commit: Commit) -> Claiming | None:
-    """Return the claims that the options of ``view`` ask for; None without."""
+def claiming_of(view: TopicView, commit: Commit) -> Claiming:
+    """Return the claims that the options of ``view`` ask for."""
     options, new_id = view.options, view.handler.new_id
     if options.claims is not None:
         claims = GroupClaims(objects_at(options.claims), lambda tps: commits_of(view, tps), commit)
         return GroupClaiming(claims, new_id)
-    return None if options.store is None else LogClaiming(log_at(options.store), new_id)
+    return Claiming() if options.store is None else LogClaiming(log_at(options.store), new_id)
 
 
 def commits_of(view: TopicView, tps: Collection[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -92,11 +92,9 @@ class StreamDriver:
         while True:
             planned = self._planned = self._plan(positions, max_rows)
             if planned is not None:
-                self._planned_as = None
-                if self.claims is not None:  # which decide what counts
-                    self.claims.planned(planned)
-                elif self.member is not None:
-                    self._planned_as = self.member.generation.member_id
+                self.claims.planned(planned)
+                member = None if self.claims.decide else self.member
+                self._planned_as = None if member is None else member.generation.member_id
                 return planned
             if self._limit is None or settled:
                 break
@@ -130,7 +128,7 @@ class StreamDriver:
         A batch that another process planned leaves out what other members of the group have committed since.
         """
         follows = self.options.conflict in (pos.AUTO, pos.GROUP)
-        if end == self._planned or not self.options.is_member or self.claims is not None or not follows:
+        if end == self._planned or not self.options.is_member or self.claims.decide or not follows:
             return end.ranges
         commits = self.view.commits(list(end.ranges), _POSITIONS_PATIENCE)
         left = pos.left_to_read(end.ranges, commits, end.query)
@@ -142,10 +140,6 @@ class StreamDriver:
                 pos.places(less),
             )
         return left
-
-    def name_run(self, batch: StreamOffset) -> str:
-        """Return the name for the rows of a batch that is about to run. With claims, each run has its own."""
-        return batch.data if self.claims is None else self.claims.name_run(batch)
 
     def stop(self) -> None:
         """Leave the group and close the connections. Idempotent."""
@@ -177,11 +171,9 @@ class StreamDriver:
         member = self.member
         self.view.partitions()
         author, claims = self._author(start), self.claims
-        member.metadata = lambda tp: author._replace(data=claims.last(tp) if claims is not None else "").text()
+        member.metadata = lambda tp: author._replace(data=claims.last(tp)).text()
         try:
-            member.finished(
-                claims.done(start, member.positions, here=done) if claims is not None else start.moved if done else {}
-            )
+            member.finished(claims.done(start, member.positions, here=done))
             settled = member.at_boundary(patience)
         except err.FencedInstanceId as error:
             raise err.FencedInstanceId(
@@ -194,7 +186,7 @@ class StreamDriver:
             return {}, False
         member.finished(self.watch.moved(member.positions))
         # A query whose claims are the group's commits must not end before its last commit.
-        return member.positions, settled and (claims is None or not claims.by_group or member.saved)
+        return member.positions, settled and (not claims.by_group or member.saved)
 
     def _fall_back(self, member: QueryMember, error: err.ProtocolClientError) -> None:
         """Join again with the protocol or the assignor of the group, unless the user chose ours. Raises ``error``."""
@@ -226,7 +218,7 @@ class StreamDriver:
         query = pos.Query(self._author(start), start.initial, explicit, shared, self.options.conflict)
         ends = start.ends
         choices = {}
-        claimed = self.claims.found(tps, commits, start) if self.claims is not None else {}
+        claimed = self.claims.found(tps, commits, start)
         for tp in tps:
             own = ends.get(tp)
             known = pos.Known(
@@ -234,7 +226,7 @@ class StreamDriver:
             )
             # startingOffsets outrank the commit that was there at the first assignment, and no later one.
             told = explicit and self._history.setdefault(tp, known.committed) == known.committed
-            choices[tp] = pos.choose(known, query._replace(explicit=told), has_store=self.claims is not None)
+            choices[tp] = pos.choose(known, query._replace(explicit=told), has_store=self.claims.decide)
         found = {tp: choice.offset for tp, choice in choices.items() if choice.offset is not None}
         found.update(self.view.starts([tp for tp in tps if tp not in found]))
         found = self.watch.inside(found)
@@ -246,7 +238,7 @@ class StreamDriver:
     def _own_positions(self, start: StreamOffset, done: bool) -> Offsets:
         """Return the positions of all partitions (without a membership)."""
         tps = self.view.partitions()
-        if self._positions is not None and not done and tps is self._read and self.claims is None:
+        if self._positions is not None and not done and tps is self._read and not self.claims.decide:
             self._positions.update(self.watch.moved(self._positions))
             return self._positions
         positions = self._positions
@@ -257,7 +249,7 @@ class StreamDriver:
             if tps is not self._read:
                 positions = self._fitting(positions, tps, first=False)
         self._read = tps
-        if self.claims is not None:
+        if self.claims.decide:
             positions = {**positions, **self.claims.done(start, positions, here=done)}
         self._positions = {**positions, **self.watch.moved(positions)}
         return self._positions

@@ -252,7 +252,7 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         with no_collection():
             offset = batch_between(start, end, self._memory.read)
             driver, ids = self._driver_of(offset.query), offset.ids
-            named = replace(offset, data=driver.name_run(offset))
+            named = replace(offset, data=driver.claims.name_run(offset))
             return _tasks(self.options, driver.to_read(offset), driver.sizes, ids, driver.member_of(offset), named)
 
     def read(self, partition: Any) -> Iterator[Any]:
