@@ -283,7 +283,7 @@ class StreamDriver:
         self._progress_at = handler.now() + (0.0 if result.error is None else _PROGRESS_PAUSE)
         if result.error is not None and not isinstance(result.error, type(self._refused)):
             log.warning(
-                "group %s: the progress is not committed: %s. With group.mode=progress nobody may consume in the group",
+                "group %s: the progress is not committed: %s. With group.mode=progress the group must have no members",
                 group,
                 result.error,
             )

@@ -111,7 +111,7 @@ def _resumed(known: Known, query: Query) -> Choice:
     own = author is not None and author.query == query.author.query
     if known.done is None:
         if own and author is not None and author.batch > query.author.batch:
-            # Its own future: the checkpoint was put back to a time before the query had this partition.
+            # The checkpoint was restored to a time before the query had this partition.
             return _decide(query, None, there, "the checkpoint is older than what this query has committed")
         return Choice(there, "that is where the group is; the checkpoint does not name the partition")
     if there == known.done or (own and there < known.done):

@@ -4,9 +4,9 @@ An offset of this source is not a position but the *ranges* of the batch that en
 "6f1c...", "batch": 7, "ranges": {"page-views": {"3": [18730, 19480, 5]}}, "ids": {"page-views": "..."}}``. So a batch
 that is run again after a crash reads exactly what it read before, whatever the group's assignment has become, and the
 partitions may differ from batch to batch. (Spark stores the JSON before it runs the batch.) The third number is the
-leader's epoch when the log's end was looked at, ``ids`` are the topics' ids: by them a log that was truncated and a
-topic that was made anew are noticed. ``query`` is a name that the query has given itself, see
-:mod:`managedconsumer.spark.positions`; ``data`` names the batch in claims, see :mod:`managedconsumer.spark.claims.log`.
+leader's epoch when the log's end was read, ``ids`` are the topics' ids: with them the query finds a log that was
+truncated, and a topic that was created again. ``query`` is the name that the query gave itself (see
+:mod:`managedconsumer.spark.positions`); ``data`` names the batch in claims (:mod:`managedconsumer.spark.claims.log`).
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class SharingLog:
         if new:
             log.warning(
                 "group %s: %s reads %s, too. The members of a group share the partitions, so this query sees only its "
-                "part. If it is to read everything, give it a group.id that nobody else uses, or group.mode=progress "
+                "part. If it is to read everything, give it a group.id of its own, or group.mode=progress "
                 "(two sources of one query that read the same topic need that, too)",
                 self._group,
                 " and ".join(sorted(new)[:3]) + (f" and {len(new) - 3} more" if len(new) > 3 else ""),

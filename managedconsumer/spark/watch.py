@@ -52,7 +52,7 @@ class LogWatch:
         if seen[1:] == self._seen[1:] and seen[0] is self._seen[0]:
             return {}
         self._seen = seen
-        moved = self._made_anew(positions)
+        moved = self._created_again(positions)
         moved.update(self._beyond(_without(positions, moved), ends))
         moved.update(self._truncated(_without(positions, moved), _without(ends, moved)))
         return moved
@@ -89,7 +89,7 @@ class LogWatch:
 
     # -- what can have happened -------------------------------------------------------------------------
 
-    def _made_anew(self, positions: Mapping[TopicPartition, int]) -> Offsets:
+    def _created_again(self, positions: Mapping[TopicPartition, int]) -> Offsets:
         topics = self._view.cluster.snapshot.topics
         moved: Offsets = {}
         for name in set(map(itemgetter(0), positions)):
@@ -98,7 +98,7 @@ class LogWatch:
                 continue
             present = info.topic_id.hex()
             if self.ids.get(name, present) != present:
-                self.lost(f"the topic {name!r} was deleted and made anew")
+                self.lost(f"the topic {name!r} was deleted and created again")
                 tps = [tp for tp in positions if tp.topic == name]
                 self._forget(tps)
                 moved.update(self._view.starts(tps))
@@ -111,7 +111,7 @@ class LogWatch:
         for tp, end in beyond.items():
             self.lost(
                 f"{tp.topic}-{tp.partition} ends at offset {end}, but {positions[tp]} were read or committed already: "
-                "was the topic made anew?"
+                "was the topic created again?"
             )
         self._forget(beyond)
         return self._view.starts(list(beyond))

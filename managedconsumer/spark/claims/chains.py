@@ -100,7 +100,7 @@ class Chains:
     def _claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
         """See :meth:`managedconsumer.spark.ClaimStore.claim`.
 
-        A claim that outlived a power failure without its data would be a hole that nobody reads again.
+        The data is written through first: a claim that survived a power failure without it would lose those records.
         """
         if entry.size <= 0:
             return True
