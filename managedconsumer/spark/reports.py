@@ -43,7 +43,7 @@ def progress_of(query: Any, cluster: Any = None) -> ProgressTable:
 
     ``position`` is the next offset after the last batch, ``end`` the log's end as of the last report. With ``cluster``
     (a KafkaClient or a bootstrap string) one message of each partition with lag is read, for ``lag_seconds`` and
-    ``oldest_unfinished``; without it ``lag_seconds`` is 0.0 or None. Raises what the brokers' errors raise.
+    ``oldest_unfinished``; without it ``lag_seconds`` is 0.0 or None. Raises KafkaException for the brokers' errors.
     """
     reports = [_Report(report) for report in query.recentProgress]
     positions: Offsets = {}
