@@ -114,10 +114,6 @@ class StreamDriver:
             ends.update(self.view.resolve(self.options.ending, missing))
         self._limit = ends
 
-    def latest(self) -> dict[str, dict[str, int]] | None:
-        """The logs' ends as last seen, for the progress report."""
-        return self.view.shown_ends() or None
-
     def member_of(self, end: StreamOffset) -> str | None:
         """Return the member id to which the group assigned the partitions of the last planned batch."""
         return self._planned_as if end == self._planned else None

@@ -232,8 +232,8 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             return start if planned is before else self._memory.write(planned, before)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The logs' ends, so that a progress report shows the lag."""
-        return self.driver.latest()
+        """The logs' ends as last seen, so that a progress report shows the lag."""
+        return self.driver.view.shown_ends() or None
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to here and no further."""
