@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from ast import literal_eval
 from datetime import datetime, timezone
 from typing import Any, Mapping
 
@@ -94,5 +95,9 @@ def _ages(
 
 def _loaded(value: Any) -> dict[str, Any]:
     """Return the offsets of a source; {} without any, or if they are no JSON object, as the rate source's."""
-    found = json.loads(value) if isinstance(value, str) else value
-    return found if isinstance(found, dict) else {}
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = literal_eval(value)  # PySpark 4.1 reports them as Python writes a dict
+    return value if isinstance(value, dict) else {}

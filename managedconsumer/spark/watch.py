@@ -98,7 +98,7 @@ class LogWatch:
                 continue
             present = info.topic_id.hex()
             if self.ids.get(name, present) != present:
-                self.lost(f"the topic {name!r} was deleted and created again")
+                self.lost(f"the topic {name!r} was deleted and made anew")
                 tps = [tp for tp in positions if tp.topic == name]
                 self._forget(tps)
                 moved.update(self._view.starts(tps))
@@ -111,7 +111,7 @@ class LogWatch:
         for tp, end in beyond.items():
             self.lost(
                 f"{tp.topic}-{tp.partition} ends at offset {end}, but {positions[tp]} were read or committed already: "
-                "was the topic created again?"
+                "was the topic made anew?"
             )
         self._forget(beyond)
         return self._view.starts(list(beyond))

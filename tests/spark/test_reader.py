@@ -192,7 +192,7 @@ def test_a_topic_that_was_made_anew_is_noticed(kafka43: DevBroker, topic: MakeTo
     kafka43.delete_topic(name)
     kafka43.create_topic(name, 1)
     produce(kafka43, name, 5, 1)
-    with pytest.raises(err.OffsetOutOfRangeError, match="created again"):
+    with pytest.raises(err.OffsetOutOfRangeError, match="made anew"):
         query(kafka43, name, start=q.start).batch()
     lenient = query(kafka43, name, start=q.start, failOnDataLoss="false")
     assert [o for _, o in lenient.batch()] == [0, 1, 2, 3, 4]
@@ -212,7 +212,7 @@ def test_a_topic_made_anew_while_the_query_runs_is_noticed_though_it_has_more_re
     kafka43.delete_topic(name)
     kafka43.create_topic(name, 1)
     produce(kafka43, name, 300, 1)
-    with pytest.raises(err.OffsetOutOfRangeError, match="deleted and created again"):
+    with pytest.raises(err.OffsetOutOfRangeError, match="deleted and made anew"):
         until(lambda: strict.batch() and False)
     lenient.rows.clear()
     until(lambda: lenient.batch() is not None and len(lenient.rows) >= 300)

@@ -139,4 +139,4 @@ def test_a_topic_made_anew_with_more_records_is_noticed_while_the_query_runs(
         until(lambda: not query.isActive, 60)
     finally:
         query.stop()
-    assert "was deleted and created again" in str(query.exception())
+    assert "was deleted and made anew" in str(query.exception())

@@ -120,7 +120,7 @@ def test_what_the_checkpoint_says_is_compared_after_a_restart() -> None:
     view.topic(SECOND)
     logs = watching(view)
     logs.remember(before)
-    with pytest.raises(OffsetOutOfRangeError, match="'t' was deleted and created again"):
+    with pytest.raises(OffsetOutOfRangeError, match="'t' was deleted and made anew"):
         logs.moved({P0: 90})
 
 
