@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from managedconsumer.spark.claiming import group_claims as group_claims
+    from managedconsumer.spark.claims.chains import ClaimStore as ClaimStore
     from managedconsumer.spark.claims.chains import ObjectClaims as ObjectClaims
     from managedconsumer.spark.claims.delta import DeltaClaims as DeltaClaims
     from managedconsumer.spark.claims.group import GroupClaims as GroupClaims
@@ -28,11 +29,10 @@ if TYPE_CHECKING:
     from managedconsumer.spark.source import ManagedKafkaReader as ManagedKafkaReader
     from managedconsumer.spark.source import ManagedKafkaSource as ManagedKafkaSource
     from managedconsumer.spark.source import ManagedKafkaStreamReader as ManagedKafkaStreamReader
-    from managedconsumer.spark.store import ClaimStore as ClaimStore
 
 _HOMES = {
     "ClaimLog": "claims.log",
-    "ClaimStore": "store",
+    "ClaimStore": "claims.chains",
     "ColumnsUsed": "plans",
     "DeltaClaims": "claims.delta",
     "GroupClaims": "claims.group",

@@ -1,9 +1,8 @@
-"""Two sources of one Spark application that read the same topic as members of one group: told before they join.
+"""Refuse two sources of one Spark application that read the same topic as members of one group, before they join.
 
-Each would see a part of the messages, as members of a group do. Spark's own source gives each all of them, so a union
-or a join of two loads would lose rows in silence. A source in Python knows neither its query nor the others in it. What
-the sources of an application have in common is the JVM's directory for temporary blocks: each holds a lock on a file
-there for each topic, as long as its process lives.
+Each would see a part of the messages. Spark's own source gives each all of them, so a union or a join of two loads
+would lose rows silently. A source in Python knows neither its query nor the other sources in it. But all sources of an
+application have the JVM's directory for temporary blocks in common: each locks a file there for each of its topics.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _READER = "pyspark.sql.streaming.python_streaming_source_runner"
-# The reader of a query that was just stopped may take so long (seconds) to leave its group and to end.
+# How long (seconds) to wait for a reader that was just stopped to leave its group and to end, and between two tries.
 _PATIENCE, _PAUSE = 10.0, 0.1
 
 
 def place() -> Path | None:
-    """The directory that only this application's readers have; None if this process is none of them."""
+    """The directory that the readers of this application share; None in any other process."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     first = Path(os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0])
     ours = spec is not None and spec.name == _READER and first.name.startswith("blockmgr-") and first.is_dir()
@@ -37,16 +36,16 @@ def place() -> Path | None:
 
 
 class TopicHolds:
-    """The topics that a query reads as a member of its group. Used by one thread."""
+    """Locks on the topics that a query reads as a member of its group. Used by one thread."""
 
     def __init__(self, view: TopicView) -> None:
         self._view, self._options, self._handler = view, view.options, view.handler
         self._held: dict[str, Any] = {}
 
     def hold(self) -> None:
-        """Hold the topics of the view too. Raises ConfigurationError if another source of the application has one.
+        """Lock the topics of the view. Raises ConfigurationError if another source of the application has one.
 
-        Does nothing for a query that shares on purpose (``group.mode=member``), and outside of Spark.
+        Does nothing with ``group.mode=member``, which allows sharing, and outside of Spark.
         """
         where = place()
         if where is None or self._options.shares or not self._options.is_member:
@@ -59,7 +58,7 @@ class TopicHolds:
                 self._handler.sleep(_PAUSE)
 
     def release(self) -> None:
-        """Hold nothing any more. Idempotent."""
+        """Release all locks. Idempotent."""
         while self._held:
             self._held.popitem()[1].close()
 

@@ -1,4 +1,4 @@
-"""Where a batch read (``spark.read``) begins and ends in each partition, looked up once."""
+"""The ranges of a batch read (``spark.read``), looked up once."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def batch_ranges(view: TopicView) -> Ranges:
 
 
 def _beyond(view: TopicView, watch: LogWatch, starts: Offsets) -> Offsets:
-    """The ends of the logs that end before they are to be read."""
+    """Return the ends of those logs that end before their start offset."""
     found = watch.still_beyond(starts, view.ends(list(starts), fresh=True))
     if not found or not view.options.isolation_level:
         return found
-    # The end for read_committed is where the oldest open transaction begins; the log may go on behind it.
+    # With read_committed the end is the start of the oldest open transaction; the log may go on behind it.
     plain = TopicView(replace(view.options, kafka={**view.options.kafka, "isolation.level": "read_uncommitted"}))
     try:
         plain.partitions()
@@ -51,12 +51,11 @@ def _beyond(view: TopicView, watch: LogWatch, starts: Offsets) -> Offsets:
 
 
 def _check_behind(view: TopicView, watch: LogWatch, tp: TopicPartition, start: int, end: int) -> None:
-    """The start is behind the end: a mistake, unless nobody has named that start."""
+    """Raise for a start behind the end, unless the user did not name that start."""
     where, to = view.options.starting, view.options.ending
-    if where.kind == "committed":
-        return  # the group has done all of it
-    if to.kind == "latest" or to.by_partition.get(tp) == LATEST:
-        return  # what is behind it belongs to a transaction that is open
+    # The group has read it all, or what is behind the end belongs to an open transaction.
+    if where.kind == "committed" or to.kind == "latest" or to.by_partition.get(tp) == LATEST:
+        return
     if where.kind == "earliest" or where.by_partition.get(tp) == EARLIEST:
         watch.lost(f"the log of {tp.topic}-{tp.partition} begins at offset {start}, and the batch is to end at {end}")
         return

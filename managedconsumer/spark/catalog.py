@@ -1,8 +1,8 @@
-"""Tables of Spark's catalog (``CREATE TABLE ... USING managedkafka OPTIONS (...)``): where their options are. Pure.
+"""The options of tables in Spark's catalog (``CREATE TABLE ... USING managedkafka OPTIONS (...)``). Pure.
 
-Spark 4.3 hands a table's options over when the table is made. When it is read, a source in Python gets those of the
-query alone (``WITH``, ``spark.read.options``) and the table's schema. So the schema keeps them, as metadata of the
-first column.
+Spark 4.3 hands a table's options over when the table is made, but not when it is read: then a source in Python gets the
+options of the query (``WITH``, ``spark.read.options``) and the table's schema. So the schema keeps the table's options,
+as metadata of its first column.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _SECRET = re.compile("password|secret|jaas|extensions", re.IGNORECASE)
 
 
 def of_user(options: Mapping[str, str]) -> Mapping[str, str]:
-    """The user's own options, of those that Spark hands over when a table is made; names in lower case.
+    """Return the user's own options of those that Spark passes when a table is made; names in lower case.
 
-    Spark adds the table's properties (``provider``, ``owner``, ``location``, those of the user), and says each option a
-    second time as ``option.NAME``. So what is said once is no option.
+    Spark adds the table's properties (``provider``, ``owner``, ``location``, those of the user), and passes each option
+    twice, as ``NAME`` and ``option.NAME``. So a name without that twin is no option.
     """
     if "provider" not in options:
         return options
@@ -33,7 +33,7 @@ def of_user(options: Mapping[str, str]) -> Mapping[str, str]:
 def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
     """Return the metadata for the first column of a table; {} if ``options`` are not those of a table that is made.
 
-    Raises ConfigurationError for secrets: who writes rows of the table elsewhere writes the metadata, too.
+    Raises ConfigurationError for secrets: Spark copies the metadata into files that are made of the table.
     """
     given = {name.lower(): str(value) for name, value in options.items()}
     if "provider" not in given:
@@ -49,7 +49,7 @@ def metadata_of(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_those_of(schema: Any, options: Mapping[str, str]) -> dict[str, str]:
-    """``options`` of a query, which count first, and those of the table that has ``schema``."""
+    """Return ``options`` of a query, which come first, with those of the table that has ``schema``."""
     noted = next((field.metadata[_KEY] for field in schema.fields if _KEY in (field.metadata or {})), "{}")
     given = {name.lower(): value for name, value in options.items()}
     return {**json.loads(noted), **given}

@@ -1,4 +1,4 @@
-"""Garbage collection in the processes that Spark starts: not where it looks at much and finds nothing."""
+"""Garbage collection in the processes that Spark starts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _frozen = False
 
 
 def freeze_modules() -> None:
-    """Once in a process: a collection, which Spark makes after every task, would look at all modules for 25 ms."""
+    """Exempt all loaded modules, once in a process: Spark collects after every task, which took 25 ms for them."""
     global _frozen
     if not _frozen:
         _frozen = True

@@ -1,4 +1,4 @@
-"""The driver's side of a stream: where it starts, what the next batch reads. Knows nothing of Spark's classes."""
+"""The driver's side of a stream: its start and its batches. Imports no Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from managedconsumer.spark.positions import Author
 from managedconsumer.spark.protocols import How
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
 from managedconsumer.spark.sizes import RecordSizes
-from managedconsumer.spark.topics import LOOK_EVERY, Offsets, TopicView
+from managedconsumer.spark.topics import LOOK_EVERY, Offsets, TopicView, partition_names
 from managedconsumer.spark.watch import LogWatch
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
@@ -30,10 +30,8 @@ log = logging.getLogger(__name__)
 _POSITIONS_PATIENCE = 30.0
 # How long (seconds) the first call of a query waits for the group, so that the first trigger has something to read.
 _FIRST_JOIN = 5.0
-# How long (seconds) a commit in group.mode=progress may take: it is for monitors, and must not hold the query up.
-_PROGRESS_PATIENCE = 1.0
-# How long (seconds) after one that failed the next is made.
-_PROGRESS_PAUSE = 5.0
+# group.mode=progress: the time-out (seconds) of a commit, which must not delay the query, and the pause after an error.
+_PROGRESS_PATIENCE, _PROGRESS_PAUSE = 1.0, 5.0
 
 
 class StreamDriver:
@@ -43,7 +41,7 @@ class StreamDriver:
     """
 
     def __init__(self, options: SourceOptions, listener: Any = None, query: str = "") -> None:
-        """``query``: the name that the query has given itself, if it has a checkpoint already."""
+        """``query``: the query's name in its checkpoint, if it has one already."""
         self._query = query or ThreadingHandler().new_id().replace("-", "")[:16]
         self.options = options = options.in_own_group(self._query)
         self.view = TopicView(options)
@@ -70,7 +68,7 @@ class StreamDriver:
     # -- what Spark asks ------------------------------------------------------------------------------
 
     def initial(self) -> StreamOffset:
-        """Where a query without a checkpoint starts; joins nothing."""
+        """Return where a query without a checkpoint starts. Does not join the group."""
         tps = self.view.partitions()
         self._holds.hold()
         found = self.view.resolve(self.options.starting, tps)
@@ -78,10 +76,10 @@ class StreamDriver:
         return StreamOffset(begin, initial=True, query=self._query)
 
     def next(self, start: StreamOffset, max_rows: int | None) -> StreamOffset:
-        """The next batch, given that everything up to ``start`` is done; ``start`` itself when there is no news.
+        """Plan the next batch; everything up to ``start`` is done. Returns ``start`` itself if there is no new record.
 
-        Does not wait for the other members of the group, but for a bounded time in the first call. What is not ours yet
-        is not in the batch. With Trigger.AvailableNow "no news" ends the query, so it waits for a settled group then.
+        Waits for the group in the first call only, for ``_FIRST_JOIN``; the batch has the partitions that are assigned
+        by then. With Trigger.AvailableNow, where an empty answer ends the query, it waits until the group has settled.
         """
         first = self._last_boundary is None
         self._note_boundary()
@@ -94,11 +92,9 @@ class StreamDriver:
         while True:
             planned = self._planned = self._plan(positions, max_rows)
             if planned is not None:
-                if self.claims is not None:
-                    self.claims.planned(planned)
-                # With claims they decide what counts.
-                known = self.member is not None and self.claims is None
-                self._planned_as = self.member.generation.member_id if self.member is not None and known else None
+                self.claims.planned(planned)
+                member = None if self.claims.decide else self.member
+                self._planned_as = None if member is None else member.generation.member_id
                 return planned
             if self._limit is None or settled:
                 break
@@ -118,36 +114,28 @@ class StreamDriver:
             ends.update(self.view.resolve(self.options.ending, missing))
         self._limit = ends
 
-    def latest(self) -> dict[str, dict[str, int]] | None:
-        """The logs' ends as last seen, for the progress report."""
-        return self.view.shown_ends() or None
-
     def member_of(self, end: StreamOffset) -> str | None:
-        """The id under which the group has given us the partitions of the batch that was planned last."""
+        """Return the member id to which the group assigned the partitions of the last planned batch."""
         return self._planned_as if end == self._planned else None
 
     def to_read(self, end: StreamOffset) -> ranges.Ranges:
         """Return the ranges of the batch that ends at ``end``, the same after a crash.
 
-        If it was planned in an earlier life of this query, without what other members of the group have done since.
+        A batch that another process planned leaves out what other members of the group have committed since.
         """
         follows = self.options.conflict in (pos.AUTO, pos.GROUP)
-        if end == self._planned or not self.options.is_member or self.claims is not None or not follows:
+        if end == self._planned or not self.options.is_member or self.claims.decide or not follows:
             return end.ranges
         commits = self.view.commits(list(end.ranges), _POSITIONS_PATIENCE)
         left = pos.left_to_read(end.ranges, commits, end.query)
         less = {tp: entry.start for tp, entry in left.items() if entry != end.ranges[tp]}
         if less:
             log.warning(
-                "group %s: the batch that is run again leaves out what other members have committed since: %s",
+                "group %s: the repeated batch leaves out what other members have committed since: %s",
                 self.options.group_id,
                 pos.places(less),
             )
         return left
-
-    def name_run(self, batch: StreamOffset) -> str:
-        """The name that goes with the rows of a batch which is about to run. Only with claims each run has its own."""
-        return batch.data if self.claims is None else self.claims.name_run(batch)
 
     def stop(self) -> None:
         """Leave the group and close the connections. Idempotent."""
@@ -163,7 +151,7 @@ class StreamDriver:
     # -- where we are ---------------------------------------------------------------------------------
 
     def _look(self, start: StreamOffset, done: bool, patience: float) -> tuple[Offsets, bool]:
-        """The positions to plan from, and whether the group has settled."""
+        """Return the positions to plan from, and whether the group has settled."""
         if self.options.is_member:
             return self._group_positions(start, done, patience)
         found = self._own_positions(start, done)
@@ -179,11 +167,9 @@ class StreamDriver:
         member = self.member
         self.view.partitions()
         author, claims = self._author(start), self.claims
-        member.metadata = lambda tp: author._replace(data=claims.last(tp) if claims is not None else "").text()
+        member.metadata = lambda tp: author._replace(data=claims.last(tp)).text()
         try:
-            member.finished(
-                claims.done(start, member.positions, here=done) if claims is not None else start.moved if done else {}
-            )
+            member.finished(claims.done(start, member.positions, here=done))
             settled = member.at_boundary(patience)
         except err.FencedInstanceId as error:
             raise err.FencedInstanceId(
@@ -195,11 +181,11 @@ class StreamDriver:
             self._fall_back(member, error)
             return {}, False
         member.finished(self.watch.moved(member.positions))
-        # Where the commits are the claims, a query does not end before the last of them is made.
-        return member.positions, settled and (claims is None or not claims.by_group or member.saved)
+        # A query whose claims are the group's commits must not end before its last commit.
+        return member.positions, settled and (not claims.by_group or member.saved)
 
     def _fall_back(self, member: QueryMember, error: err.ProtocolClientError) -> None:
-        """The group does not speak as we do, and the user has not asked for it: do as it does."""
+        """Join again with the protocol or the assignor of the group, unless the user chose ours. Raises ``error``."""
         instead = self._how.instead(self.options, error)
         if instead is None:
             raise error
@@ -209,7 +195,7 @@ class StreamDriver:
         member.stop()
 
     def _claim(self, ends: Mapping[TopicPartition, int]) -> set[TopicPartition]:
-        """Commit as a member of the group; what is committed."""
+        """Commit as a member of the group; return the partitions whose commit stands."""
         if self.member is None:
             return set()
         self.member.finished(ends)
@@ -220,7 +206,7 @@ class StreamDriver:
         return Author(self._query, start.batch, pos.start_word(self.options.starting.said))
 
     def _find_positions(self, tps: Collection[TopicPartition]) -> tuple[Offsets, Offsets]:
-        """For partitions that the group has just given us: where to read from, and what is committed."""
+        """Return where newly assigned partitions are read from, and their committed offsets."""
         start, where, member = self._start, self.options.starting, self.member
         commits = self.view.commits(tps, _POSITIONS_PATIENCE)
         explicit = where.kind != "committed" and bool(where.said)
@@ -228,15 +214,15 @@ class StreamDriver:
         query = pos.Query(self._author(start), start.initial, explicit, shared, self.options.conflict)
         ends = start.ends
         choices = {}
-        claimed = self.claims.found(tps, commits, start) if self.claims is not None else {}
+        claimed = self.claims.found(tps, commits, start)
         for tp in tps:
             own = ends.get(tp)
             known = pos.Known(
                 claimed.get(tp), None if start.initial else own, own if start.initial else None, commits.get(tp)
             )
-            # Commits since we first had the partition are no history: others have read on, or we have.
+            # startingOffsets outrank the commit that was there at the first assignment, and no later one.
             told = explicit and self._history.setdefault(tp, known.committed) == known.committed
-            choices[tp] = pos.choose(known, query._replace(explicit=told), has_store=self.claims is not None)
+            choices[tp] = pos.choose(known, query._replace(explicit=told), has_store=self.claims.decide)
         found = {tp: choice.offset for tp, choice in choices.items() if choice.offset is not None}
         found.update(self.view.starts([tp for tp in tps if tp not in found]))
         found = self.watch.inside(found)
@@ -246,9 +232,9 @@ class StreamDriver:
         return found, {tp: entry.offset for tp, entry in commits.items()}
 
     def _own_positions(self, start: StreamOffset, done: bool) -> Offsets:
-        """All partitions are ours."""
+        """Return the positions of all partitions (without a membership)."""
         tps = self.view.partitions()
-        if self._positions is not None and not done and tps is self._read and self.claims is None:
+        if self._positions is not None and not done and tps is self._read and not self.claims.decide:
             self._positions.update(self.watch.moved(self._positions))
             return self._positions
         positions = self._positions
@@ -259,28 +245,28 @@ class StreamDriver:
             if tps is not self._read:
                 positions = self._fitting(positions, tps, first=False)
         self._read = tps
-        if self.claims is not None:
+        if self.claims.decide:
             positions = {**positions, **self.claims.done(start, positions, here=done)}
         self._positions = {**positions, **self.watch.moved(positions)}
         return self._positions
 
     def _fitting(self, positions: Offsets, tps: list[TopicPartition], *, first: bool) -> Offsets:
-        """``positions`` of these partitions: without those that are gone, with those that are new."""
+        """Return ``positions`` without partitions that are gone, and with new ones."""
         read = set(tps)
         gone = [tp for tp in positions if tp not in read]
         if gone:
-            self.watch.lost(f"{_names(gone)} do not exist any more")
+            self.watch.lost(f"{partition_names(gone)} do not exist any more")
             positions = {tp: offset for tp, offset in positions.items() if tp in read}
         if first:
             positions = self.watch.inside(positions)
         new = [tp for tp in tps if tp not in positions]
         if new:
-            log.info("new partitions are read from their start: %s", _names(new))
+            log.info("new partitions are read from their start: %s", partition_names(new))
             positions = {**positions, **self.view.starts(new)}
         return positions
 
     def _commit_progress(self, start: StreamOffset, positions: Offsets) -> None:
-        """Tell the group how far the query is, without being a member: monitors see the lag."""
+        """Commit the positions to the group without being a member, so that monitors see the lag."""
         metadata = self._author(start).text()
         news = {tp: OffsetAndMetadata(at, metadata) for tp, at in positions.items() if self._progress.get(tp) != at}
         group, handler = self.options.group_id or "", self.view.handler
@@ -293,7 +279,7 @@ class StreamDriver:
         self._progress_at = handler.now() + (0.0 if result.error is None else _PROGRESS_PAUSE)
         if result.error is not None and not isinstance(result.error, type(self._refused)):
             log.warning(
-                "group %s: the progress is not committed: %s. With group.mode=progress nobody may consume in the group",
+                "group %s: the progress is not committed: %s. With group.mode=progress the group must have no members",
                 group,
                 result.error,
             )
@@ -321,14 +307,14 @@ class StreamDriver:
         )
 
     def _epochs_of(self, planned: ranges.Ranges) -> Mapping[TopicPartition, int]:
-        """The leaders' epochs, which are nearly always those of the batch before."""
+        """Return the leaders' epochs; the mapping of the batch before if nothing changed, as is usual."""
         before, epochs = self._start, self.view.epochs
         if before.epochs == epochs and ranges.alike(before.ranges, planned):
             return before.epochs
         return {tp: epoch for tp in planned if (epoch := epochs.get(tp, -1)) >= 0}
 
     def _nap(self) -> None:
-        """Nothing new: do not ask the brokers again at once."""
+        """Wait until the brokers may be asked again."""
         seconds = self.view.look_again_in()
         if self.member is not None:
             self.member.wait(seconds or LOOK_EVERY)
@@ -336,7 +322,7 @@ class StreamDriver:
             self.view.handler.sleep(seconds)
 
     def _note_boundary(self) -> None:
-        """Warn when a batch takes so long that a rebalance could not wait for it."""
+        """Warn of a batch that took more than half of the rebalance timeout."""
         now, before = self.view.handler.now(), self._last_boundary
         self._last_boundary = now
         if self.member is None or before is None:
@@ -358,7 +344,3 @@ class StreamDriver:
             "has died without leaving. Two sources of one query in one group need "
             "kafka.partition.assignment.strategy=cooperative-sticky (the default), or a group.id each"
         )
-
-
-def _names(tps: Collection[TopicPartition]) -> str:
-    return ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps))

@@ -1,4 +1,4 @@
-"""Page views to try things out with: seeded, skewed and out of order, always the same for the same numbers."""
+"""Page views for demonstrations and tests: seeded, skewed and out of order; the same settings give the same events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PageViews:
     """``records`` views by ``users`` people within ``span_minutes`` from ``start_ms`` (Unix time in ms) on.
 
     A few people view a lot (Zipf), a tenth of the events is up to three minutes late. An event is (user, page, time in
-    ms); number n is the same in every run with the same settings, so an interrupted writer can go on where it was.
+    ms). Event n is the same in every run with the same settings, so an interrupted writer can go on.
     """
 
     records: int = 1_000_000

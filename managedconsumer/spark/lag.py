@@ -1,7 +1,7 @@
-"""How far queries are behind, from their progress reports, in messages and in seconds. Asks no broker.
+"""The lag of queries in messages and seconds, from their progress reports, without asking a broker.
 
-The seconds are those since the log first had what the query has not read, as far as the reports show it: about as exact
-as the pause between two of them.
+The seconds are the time since the log first had a record that the query has not read, as far as reports show it: as
+exact as the pause between two reports.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pyspark.sql.streaming.listener import (
 )
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.ranges import StreamOffset, plain_offsets
+from managedconsumer.spark.ranges import StreamOffset, log_ends
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# So many reports are remembered to tell seconds by.
+# How many reports are kept to compute the lag in seconds.
 _KEPT = 1000
 
 
@@ -64,7 +64,7 @@ class SourceLag:
 
     @property
     def description(self) -> str:
-        """The source and its lag in a line, for a log: Spark describes a source in Python by the name of a class."""
+        """The source and its lag in one line, for a log."""
         topics = ", ".join(sorted({tp.topic for tp in self.messages})) or "nothing"
         member = "" if self.generation is None else f", generation {self.generation}"
         return (
@@ -91,10 +91,10 @@ class LagListener(StreamingQueryListener):
         return list(self._sources.values())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # Spark's names
-        """Nothing is known yet."""
+        """Do nothing: the first report brings the lag."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A micro-batch is done, or there was nothing to read for a while."""
+        """Compute the lag from a progress report."""
         progress = event.progress
         for number, source in enumerate(progress.sources):
             found = self._look(str(progress.id), number, progress, source)
@@ -105,7 +105,7 @@ class LagListener(StreamingQueryListener):
                     log.exception("the listener's on_progress raised")
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing was read; the report before still holds."""
+        """Do nothing: the report before is still right."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Forget the query."""
@@ -116,10 +116,9 @@ class LagListener(StreamingQueryListener):
     def _look(self, query: str, number: int, progress: Any, source: Any) -> SourceLag | None:
         try:
             offset = StreamOffset.from_json(json.loads(source.endOffset))
-            latest = json.loads(source.latestOffset or "null") or {}
+            logs = log_ends(json.loads(source.latestOffset or "null") or {})
         except (ConfigurationError, TypeError, ValueError):
             return None  # another source
-        logs = plain_offsets(latest)
         ends = {tp: max(logs.get(tp, at), at) for tp, at in offset.ends.items()}
         now = datetime.fromisoformat(progress.timestamp.replace("Z", "+00:00")).timestamp()
         seen = self._seen.setdefault((query, number), deque(maxlen=_KEPT))
@@ -138,7 +137,7 @@ class LagListener(StreamingQueryListener):
 
 
 def _since(tp: TopicPartition, at: int, seen: deque[tuple[float, dict[TopicPartition, int]]], now: float) -> float:
-    """For how long (seconds) there has been something behind ``at``."""
+    """Return for how long (seconds) the log has had records behind ``at``."""
     first = now
     for when, ends in reversed(seen):
         if ends.get(tp, 0) <= at:

@@ -42,7 +42,7 @@ FindPositions = Callable[[Collection[TopicPartition]], Found]
 
 
 class QueryMember:
-    """The group membership of one query. Used by one thread; the workers touch the machine, and assign as leader."""
+    """The group membership of one query. Used by one thread; workers send heartbeats, join, and assign as leader."""
 
     def __init__(
         self,
@@ -52,11 +52,10 @@ class QueryMember:
         how: How | None = None,
         query: str = "",
     ) -> None:
-        """``find_positions``: where partitions that were just assigned are read from, and what is committed.
+        """``find_positions``: returns where newly assigned partitions are read from, and what is committed.
 
-        ``how``: the protocol and the assignors, if not those of the options. ``query``: the name that the checkpoint
-        gives the query. It makes it a static member, unless the options say otherwise: the one that takes over from a
-        driver that was killed has its place at once.
+        ``how``: protocol and assignors, if not those of the options. ``query``: the query's name in its checkpoint. It
+        makes a static member unless the options disagree: a restart takes the place of a killed driver at once.
         """
         if view.link is None:
             raise err.IllegalStateError("a member needs a group")
@@ -67,7 +66,7 @@ class QueryMember:
         self._committed: dict[TopicPartition, int] = {}
         self._unsaved: dict[TopicPartition, int] = {}
         self._subscribed: set[str] = set()
-        #: The metadata of a partition's commit: its author.
+        #: Returns the metadata of a partition's commit, which names its author.
         self.metadata: Callable[[TopicPartition], str] = lambda _tp: ""
         self._others: set[str] | None = None
         how = How.of(view.options) if how is None else how
@@ -93,25 +92,24 @@ class QueryMember:
     # -- what the query calls, between two batches ------------------------------------------------------
 
     def finished(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Everything before these offsets is done; it is committed by :meth:`at_boundary`."""
+        """Note that everything before ``offsets`` is done; :meth:`at_boundary` commits it."""
         for tp, offset in offsets.items():
             if tp in self.positions:
                 self.positions[tp] = offset
                 self._unsaved[tp] = offset
 
     def at_boundary(self, patience: float = 0.0) -> bool:
-        """Commit what is finished, hand over what the group wants, and commit what was left over; True when settled.
+        """Commit, hand over what the group wants, and commit what was left over. True when the group has settled.
 
-        The join itself goes on beside: what is kept can be read on meanwhile. ``patience``: for how many seconds it is
-        waited for all the same. Raises what ends a membership for good (authorization, fencing).
+        The join itself goes on in a worker while the query reads what it keeps. ``patience``: how long (seconds) to
+        wait for it all the same. Raises what ends a membership for good (authorization, fencing).
         """
         self.member.start()
         self._check_metadata()
         self.commit()
         began = self.view.handler.now()
         while not (settled := self.member.hand_over()):
-            # With nothing to read there is nothing to lose by a moment's wait.
-            least = 0.0 if self.positions else _NOTHING_KEPT
+            least = 0.0 if self.positions else _NOTHING_KEPT  # waiting costs nothing without partitions
             left = began + max(patience, least) - self.view.handler.now()
             if left <= 0.0:
                 break
@@ -122,7 +120,7 @@ class QueryMember:
 
     @property
     def shared(self) -> bool:
-        """False if it is known that no other member of the group reads our topics."""
+        """False if certainly no other member of the group reads our topics."""
         return self._others is None or bool(self._others)
 
     @property
@@ -131,11 +129,11 @@ class QueryMember:
         return all(self._committed.get(tp) == offset for tp, offset in self._unsaved.items())
 
     def committed(self, tp: TopicPartition) -> int | None:
-        """Return the committed offset that is known here."""
+        """Return the last known committed offset."""
         return self._committed.get(tp)
 
     def commit(self) -> bool:
-        """Commit what is finished and not committed yet; True when nothing is left. Never raises what may pass."""
+        """Commit what is finished and not committed yet; True when nothing is left. Transient errors are logged."""
         wanted = {
             tp: OffsetAndMetadata(offset, self.metadata(tp))
             for tp, offset in self._unsaved.items()
@@ -147,7 +145,7 @@ class QueryMember:
         view, group = self.view, self.config.group_id
         decision = Committing(
             group,
-            # The generation may go on beside; what we hold is ours until we give it up.
+            # A worker may join a new generation meanwhile; our partitions stay ours until we give them up.
             lambda: Wanted(self.generation, wanted) if self.current_member(generation) else Wanted(generation, {}),
             RetryPolicy(_COMMIT_PATIENCE),
             view.handler.now(),
@@ -163,14 +161,14 @@ class QueryMember:
         if verdict is Verdict.FATAL:
             raise result.error
         if verdict is Verdict.REJOINING or (self.joined() and self.generation != generation):
-            # The join that goes on beside was faster: the next call commits in the new generation.
+            # The worker has joined meanwhile: the next call commits in the new generation.
             log.debug("group %s: offsets are not committed yet: %s", group, result.error)
             return False
         log.warning("group %s: offsets are not committed (yet): %s", group, result.error)
         return False
 
     def wait(self, seconds: float) -> None:
-        """Sleep, but no longer than until partitions can be handed over."""
+        """Sleep for ``seconds``, or until partitions can be handed over."""
         if seconds > 0:
             self.member.wait_here(seconds)
 
@@ -186,36 +184,36 @@ class QueryMember:
     # -- what the membership asks (see managedconsumer.runtime.member.Owner) ----------------------------
 
     def prepare_join(self, event: ev.PrepareJoin) -> bool:
-        """An eager assignor wants everything back before the join; a cooperative one lets us keep it."""
+        """Give everything up before the join (eager assignors), or keep it (cooperative ones)."""
         return carry_out(self._hand_over.prepare_join(event), self._do)
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
-        """We lead: assign from fresh metadata. Called by the worker that joins."""
+        """Assign as the group's leader, from fresh metadata. The joining worker calls it."""
         self._note_others(subscribed((each.member_id, each.group_instance_id, each.metadata) for each in event.members))
         return carry_out(self._hand_over.elect(event), self._do)
 
     def take_over(self, event: ev.Assigned) -> str | None:
-        """Our share is here."""
+        """Take over the assigned partitions."""
         if self._others is None and not event.is_leader:
             self._look_around()
         return carry_out(self._hand_over.take_over(event), self._do)
 
     def drop(self, event: ev.MembershipLost) -> None:
-        """We were thrown out: forget the partitions, commit nothing."""
+        """Forget the partitions after an eviction, without a commit."""
         carry_out(self._hand_over.lost(event), self._do)
 
     def fence(self, event: ev.MembershipLost) -> None:
-        """From any thread: nothing is handed out between two batches, and commits look at the membership."""
+        """Do nothing: no record is handed out between two batches, and a commit checks the membership."""
 
     def observe(self, event: ev.Event) -> None:
-        """One line in the log for each change."""
+        """Log one line for each change."""
         self._log.observe(event, self.generation)
 
     # -- what the hand-over asks ------------------------------------------------------------------------
 
     @property
     def generation(self) -> Generation:
-        """The group's generation that we are in."""
+        """The generation of the membership."""
         return self.member.generation
 
     def held(self) -> list[TopicPartition]:
@@ -223,15 +221,15 @@ class QueryMember:
         return sorted(self.positions)
 
     def current(self, generation: Generation) -> bool:
-        """False when ``generation`` is over, or the query stops."""
+        """False when ``generation`` has ended, or the query stops."""
         return self.member.current(generation)
 
     def current_member(self, generation: Generation) -> bool:
-        """True while we are the member that we were in ``generation``."""
+        """True while the member id is that of ``generation``."""
         return self.joined() and self.generation.member_id == generation.member_id
 
     def joined(self) -> bool:
-        """True while the group counts us as a member."""
+        """True while the query is a member of the group."""
         return self.member.joined
 
     def subscribed(self, topic: str) -> bool:
@@ -245,7 +243,7 @@ class QueryMember:
     # -- the steps of a hand-over -----------------------------------------------------------------------
 
     def _do(self, step: handover.Step) -> Any:
-        """Carry one step out. No task reads between two batches, so there is nothing to hold and nothing in hand."""
+        """Carry one step out. Between two batches no task reads, so there is nothing to hold or to drain."""
         match step:
             case handover.Commit():
                 self.commit()
@@ -269,7 +267,7 @@ class QueryMember:
         return None
 
     def _tell(self, step: handover.CallListener) -> None:
-        """Call the listener; its assigned-callback may say where partitions are read from."""
+        """Call the listener; its assigned-callback may return positions."""
         if self._listener is None:
             return
         moved = getattr(self._listener, step.method)(list(step.partitions))
@@ -284,7 +282,7 @@ class QueryMember:
                 known.pop(tp, None)
 
     def _place(self, step: handover.TakeOver) -> None:
-        """Find out where the new partitions of our share are read from."""
+        """Look up the positions of newly assigned partitions."""
         new = [tp for tp in step.share if tp not in self.positions]
         found, committed = self._find_positions(new) if new else ({}, {})
         if self.current(step.generation):
@@ -293,7 +291,7 @@ class QueryMember:
             self._committed.update(committed)
 
     def _look_around(self) -> None:
-        """A member that does not lead asks once who else is there."""
+        """Ask the coordinator for the other members, once: only the leader learns of them by itself."""
         link = self.view.link
         assert link is not None  # a member has a group
         try:
@@ -320,7 +318,7 @@ class QueryMember:
         return self.view.cluster.refresh_until(topics, _POSITIONS_PATIENCE)
 
     def _check_metadata(self) -> None:
-        """Ask for a rebalance when a topic or a partition has come or gone."""
+        """Ask for a rebalance when topics or partitions were added or removed."""
         if self._subscribed and self.view.topics() != self._subscribed:
             self.member.request_rejoin("other topics match the pattern now")
         elif (outgrown := self._hand_over.outgrown()) is not None:

@@ -1,7 +1,7 @@
-"""The options of the data source: the names of Spark's own Kafka source, and a few more. Checked at once, all of them.
+"""The options of the data source: the names of Spark's own Kafka source, and a few more. All are checked at once.
 
-``docs/reference/spark_options.rst`` lists them for users. A name that is not known is an error, so that a typo does
-not become a default; Kafka settings (``kafka.*``) that have no meaning here are reported in the log and ignored.
+``docs/reference/spark_options.rst`` lists them for users. An unknown name is an error, so that a typo does not become
+a default. Kafka settings (``kafka.*``) without a meaning here are logged and ignored.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from managedconsumer.spark.where import Where, ending, flag, json_object, number
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS
 
-# Modules that few queries need are imported where they are used: each reader and each worker imports this file.
+# Each reader and each worker imports this file, so modules that few queries need are imported where they are used.
 if TYPE_CHECKING:
     from managedconsumer.spark.decoding.formats import ValueFormat
 
@@ -41,16 +41,18 @@ _OWN = """
     minPartitions maxRecordsPerPartition groupIdPrefix failOnDataLoss
     kafkaConsumer.pollTimeoutMs
 """.split()
-# Spark's, and not to be had here: better said than silently without effect.
+# Options of Spark, or natural guesses, that this source does not have.
 _NOT_HERE = {
-    "fetchoffset.numretries": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
-    "fetchoffset.retryintervalms": "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
+    **dict.fromkeys(
+        ("fetchoffset.numretries", "fetchoffset.retryintervalms"),
+        "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
+    ),
+    **dict.fromkeys(
+        ("key.format", "key.schema", "key.message", "key.registry", "key.subject"),
+        "keys are not decoded: key is a binary column, for from_json, from_avro or from_protobuf of Spark (what a "
+        "registry's serializer has written begins at substring(key, 6), of Protobuf behind the place of the message)",
+    ),
 }
-_KEYS = (
-    "keys are not decoded: key is a binary column, for from_json, from_avro or from_protobuf of Spark (what a "
-    "registry's serializer has written begins at substring(key, 6), of Protobuf behind the place of the message)"
-)
-_NOT_HERE.update(dict.fromkeys(("key.format", "key.schema", "key.message", "key.registry", "key.subject"), _KEYS))
 _KAFKA = """
     bootstrap.servers group.id client.id client.rack isolation.level check.crcs fetch.max.wait.ms
     max.partition.fetch.bytes request.timeout.ms session.timeout.ms heartbeat.interval.ms max.poll.interval.ms
@@ -70,13 +72,17 @@ _ASSIGNORS = {
     "sticky": "StickyPartitionAssignor",
     "cooperative-sticky": "CooperativeStickyPartitionAssignor",
 }
-
+# By the short words above, by our class names and by Java's.
+_ASSIGNOR_OF = {
+    word: name
+    for short, name in _ASSIGNORS.items()
+    for word in (short, name.lower(), name.replace("Partition", "").lower())
+}
 
 #: A query is a member of its group, or only commits its progress to it.
 MEMBER, PROGRESS = GROUP_MODES = ("member", "progress")
 #: The group's protocol by Java's names; the second is KIP-848's.
 CLASSIC, CONSUMER = GROUP_PROTOCOLS = ("classic", "consumer")
-_DEFAULT_ASSIGNOR = "cooperative-sticky"
 
 
 @dataclass(frozen=True)
@@ -90,7 +96,7 @@ class Topics:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """All options of one read, checked. Kafka settings are kept as they came, without a repr: there are secrets."""
+    """All options of one read, checked. ``kafka`` holds the settings as given; it is not in the repr (secrets)."""
 
     bootstrap: str
     topics: Topics
@@ -111,7 +117,7 @@ class SourceOptions:
     max_records: int | None = None
     group_prefix: str | None = None
     group_mode: str = MEMBER
-    #: The user has said ``group.mode=member``: also the sources of one application may share partitions.
+    #: The user gave ``group.mode=member``, so several sources of one application may share partitions.
     shares: bool = False
     conflict: str = AUTO
     kafka: Mapping[str, str] = field(repr=False, default_factory=dict)
@@ -154,10 +160,10 @@ class SourceOptions:
             group_mode=_word(own, "group.mode", GROUP_MODES),
             shares=own.get("group.mode", "").lower() == MEMBER,
             conflict=_word(own, "offsetConflict", CONFLICTS),
-            patience=_or(number(own, "kafkaConsumer.pollTimeoutMs", 1), 120_000) / 1000.0,
+            patience=(number(own, "kafkaConsumer.pollTimeoutMs", 1) or 120_000) / 1000.0,
             kafka=kafka,
         )
-        # So that a wrong setting is seen where the query is written and not in a task.
+        # A wrong setting raises here, where the query is written, and not in a task.
         found.settings(), found.limits(), found.assignor_names()
         if group is not None:
             found.membership()
@@ -165,13 +171,10 @@ class SourceOptions:
         return found
 
     def _check_together(self, own: Mapping[str, str], streaming: bool) -> None:
-        for name in ("store", "claims", "group.mode", "offsetConflict"):
+        for name in ("store", "claims", "group.mode", "offsetConflict", "minOffsetsPerTrigger", "maxTriggerDelay"):
             if own.get(name.lower()) and not streaming:
                 raise ConfigurationError(f"the option {name} is for streams: a batch read neither claims nor commits")
         self._check_claims()
-        for name in ("minOffsetsPerTrigger", "maxTriggerDelay"):
-            if own.get(name.lower()) and not streaming:
-                raise ConfigurationError(f"the option {name} is for streams")
         if (self.min_offsets or 0) > (self.max_offsets or self.min_offsets or 0):
             raise ConfigurationError("minOffsetsPerTrigger must not be larger than maxOffsetsPerTrigger")
         if self.group_protocol == CONSUMER and self.assignor_chosen:
@@ -223,7 +226,7 @@ class SourceOptions:
         return bool(self.kafka.get("partition.assignment.strategy"))
 
     def in_own_group(self, query: str) -> SourceOptions:
-        """With ``groupIdPrefix``, and no ``group.id``: the query commits its progress to a group of its own."""
+        """Return the options with ``groupIdPrefix`` applied: without ``group.id``, progress goes to an own group."""
         if self.group_prefix is None or self.group_id is not None:
             return self
         return replace(self, group_id=f"{self.group_prefix}-{query}", group_mode=PROGRESS)
@@ -234,7 +237,7 @@ class SourceOptions:
         return self.group_id is not None and self.group_mode == MEMBER
 
     def identity(self) -> tuple[tuple[str, str], ...]:
-        """The options in which two reads must agree to share connections."""
+        """The options that must be equal for two reads to share connections."""
         return tuple(sorted(self.kafka.items()))
 
     def settings(self) -> ConnectionSettings:
@@ -280,24 +283,15 @@ class SourceOptions:
 
     def assignor_names(self) -> list[str]:
         """Class names of the assignors to offer, best first."""
-        wanted = self.kafka.get("partition.assignment.strategy", _DEFAULT_ASSIGNOR)
         names = []
-        for word in filter(None, (part.strip() for part in wanted.split(","))):
-            short = word.rsplit(".", 1)[-1]
-            name = _ASSIGNORS.get(word.lower()) or next(
-                (c for c in _ASSIGNORS.values() if c == _java_name(short)), None
-            )
+        for word in filter(None, map(str.strip, self.kafka.get("partition.assignment.strategy", "").split(","))):
+            name = _ASSIGNOR_OF.get(word.rsplit(".", 1)[-1].lower())
             if name is None:
                 raise ConfigurationError(
                     f"kafka.partition.assignment.strategy must be one or more of {', '.join(_ASSIGNORS)}, not {word!r}"
                 )
             names.append(name)
-        return names or [_ASSIGNORS[_DEFAULT_ASSIGNOR]]
-
-
-def _java_name(short: str) -> str:
-    known = {"RangeAssignor", "RoundRobinAssignor", "StickyAssignor", "CooperativeStickyAssignor"}
-    return short.replace("Assignor", "PartitionAssignor") if short in known else short
+        return names or [_ASSIGNORS["cooperative-sticky"]]
 
 
 def _value_format(own: Mapping[str, str], topics: tuple[str, ...]) -> ValueFormat | None:
@@ -333,12 +327,9 @@ def _word(options: Mapping[str, str], name: str, allowed: tuple[str, ...], prefi
     return text
 
 
-def _or(value: int | None, default: int) -> int:
-    return default if value is None else value
-
-
 def _kafka_number(kafka: Mapping[str, str], name: str, minimum: int, default: int) -> int:
-    return _or(number(kafka, name, minimum, "kafka."), default)
+    found = number(kafka, name, minimum, "kafka.")
+    return default if found is None else found
 
 
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""When a batch is worth a trigger, and how large its tasks may be: Spark's options for that. Pure."""
+"""``minOffsetsPerTrigger``, ``maxTriggerDelay`` and ``maxRecordsPerPartition``. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,14 @@ from math import ceil
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.tasks import Slice
 
-_UNITS = {
-    "us": 1e-6,
-    "ms": 1e-3,
-    "": 1e-3,
-    "s": 1.0,
-    "sec": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-}
+_UNITS = {"us": 1e-6, "ms": 1e-3, "": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _TIME = re.compile(r"(\d+)\s*([a-z]*)\Z")
 #: Spark's default for ``maxTriggerDelay`` (seconds).
 LONGEST_DELAY = 900.0
 
 
 def seconds(name: str, text: str) -> float:
-    """Spark's way to write a time: ``15m``, ``30s``, ``500ms``; raises ConfigurationError."""
+    """Parse a time as Spark writes it: ``15m``, ``30s``, ``500ms``. Raises ConfigurationError."""
     found = _TIME.match(text.strip().lower())
     if found is None or found[2] not in _UNITS:
         raise ConfigurationError(f"{name} must be a time such as 15m, 30s or 500ms, not {text!r}")
@@ -42,7 +32,7 @@ class Pace:
         self._last = float("-inf")
 
     def wants(self, offsets: int, now: float) -> bool:
-        """True if a batch of so many offsets is worth it now. The first always is."""
+        """True if a batch of ``offsets`` offsets may start now. The first one always may."""
         if self._least is None:
             return True
         if offsets < self._least and now - self._last < self._longest:

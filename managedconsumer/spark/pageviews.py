@@ -1,8 +1,8 @@
 """Page views per user and five minutes, from Kafka to Parquet, each view counted exactly once.
 
-There is no state in Spark: counts add up, so every micro-batch writes the counts of its own records under the batch's
-name, and the source claims the ranges when the batch is done (:mod:`managedconsumer.spark.claims.log`). Partitions may
-move between queries of the same group at every batch boundary, and nothing is held back by a watermark.
+Spark keeps no state: counts add up, so every micro-batch writes the counts of its own records under the batch's name,
+and the source claims the ranges when the batch is done (:mod:`managedconsumer.spark.claims.log`). Partitions may move
+between queries of the same group at every batch boundary, and no watermark delays results.
 
 ::
 
@@ -32,17 +32,16 @@ from managedconsumer.stores.objects import LocalObjects, local_path
 from managedconsumer.structs import TopicPartition
 
 _DATA = "data"
-# Where a batch is written before it gets its name.
+# The directory of batches without a name yet.
 _ATTEMPTS = "data/_attempts"
 
 
 class PageViewCounts:
     """The pipeline of one output directory. Several queries, also on several machines, may share directory and group.
 
-    ``path`` is a local (or NFS) directory. ``group_id`` None: one query, no group. ``name`` tells the checkpoints of
-    queries that share ``path`` apart. ``options`` are further options of the source. The claims are the group's
-    commits; without a group, or with ``claims="directory"``, they are kept in ``path`` (as in earlier releases: a
-    directory that has claims stays with them).
+    ``path`` is a local (or NFS) directory. ``group_id`` None: one query, no group. ``name``: distinguishes the
+    checkpoints of queries that share ``path``. ``options``: further options of the source. The claims are the group's
+    commits; without a group, with ``claims="directory"``, or if ``path`` has claims already, they are in ``path``.
     """
 
     def __init__(
@@ -70,17 +69,17 @@ class PageViewCounts:
         self._objects = LocalObjects(self.path)
         self._in_group = claims == "group" and group_id is not None and not (self.path / "_claims").exists()
         if not self._in_group and (self.path / "_manifests").exists():
-            raise ConfigurationError(f"what counts in {self.path} is in the commits of a group: give its group_id")
+            raise ConfigurationError(f"the claims of {self.path} are the commits of a group: give its group_id")
 
     @property
     def claims(self) -> ObjectClaims | GroupClaims:
-        """Which batches count; asks the brokers if the group's commits are the claims."""
+        """The claim log of this directory. Its methods ask the brokers if the group's commits are the claims."""
         if self._in_group:
             return group_claims(self._source(), str(self.path))
         return ObjectClaims(self._objects)
 
     def claimed(self) -> dict[TopicPartition, int]:
-        """How many offsets of each partition count."""
+        """Return how many offsets of each partition count."""
         return claimed(self.claims)
 
     def _source(self) -> dict[str, str]:
@@ -114,10 +113,10 @@ class PageViewCounts:
     def write_batch(self, views: Any, _batch: int) -> None:
         """Count one micro-batch and write the partial counts; the source claims them when the batch is done.
 
-        An attempt gets the name of the batch's run when it is whole and on the disk. If there is one of that name
-        already, it has the same counts.
+        An attempt gets the name of the batch's run when it is complete and on the disk. A directory of that name has
+        the same counts.
         """
-        from pyspark.sql import functions as F  # as everybody calls it
+        from pyspark.sql import functions as F  # as in Spark's documentation
 
         attempt = self.path / _ATTEMPTS / uuid.uuid4().hex
         counts = (
@@ -128,14 +127,7 @@ class PageViewCounts:
                 F.window("timestamp", self.window).alias("w"),
             )
             .agg(F.count("*").alias("views"))
-            .select(
-                "data",
-                "partition",
-                "user",
-                F.col("w.start").alias("start"),
-                F.col("w.end").alias("end"),
-                "views",
-            )
+            .select("data", "partition", "user", "w.start", "w.end", "views")
         )
         # One file a batch: thousands of small ones would make the directory slow to read.
         counts.coalesce(1).write.parquet(str(attempt))
@@ -150,7 +142,7 @@ class PageViewCounts:
         """Views per user and window of everything claimed so far: a DataFrame of user, start, end, views."""
         from pyspark.sql import functions as F
 
-        # A batch that had only markers of transactions in it has no rows, and no directory.
+        # A batch of transaction markers only has no rows, and no directory.
         winners = {data: tps for data, tps in self.claims.winners().items() if self._home(data).exists()}
         which = sorted((data, tp.partition) for data, tps in winners.items() for tp in tps)
         if not which:
@@ -161,10 +153,10 @@ class PageViewCounts:
         return counted.groupBy("user", "start", "end").agg(F.sum("views").alias("views"))
 
     def vacuum(self, older_than: float) -> int:
-        """Delete what does not count and is older than ``older_than`` seconds, and claims that are in snapshots.
+        """Delete batches that do not count and are older than ``older_than`` seconds, and claims that are in snapshots.
 
-        Returns how many things were deleted.
-        ``older_than`` must be longer than any batch may take, that of a driver that hangs included.
+        Returns how many were deleted. ``older_than`` must be longer than any batch may take, also that of a hanging
+        driver.
         """
         counting = {self._home(data) for data in self.claims.winners()}
         deleted = self.claims.vacuum(older_than)
@@ -176,7 +168,7 @@ class PageViewCounts:
         return deleted
 
     def _home(self, data: str) -> Path:
-        """Where the rows of a batch are."""
+        """Return the directory of a batch."""
         return self.path / (data if data.startswith(f"{_DATA}/") else f"{_DATA}/{data}")
 
     def write_totals(self, spark: Any) -> Path:
@@ -190,7 +182,7 @@ _PARTIALS = "data STRING, partition INT, user STRING, start TIMESTAMP, end TIMES
 
 
 def _name_in(attempt: Path) -> str | None:
-    """The name of the batch in a directory that was just written; None if it has no rows."""
+    """Return the name in the rows of an attempt; None without rows."""
     import pyarrow.parquet as pq
 
     for part in sorted(attempt.glob("*.parquet")):
@@ -200,7 +192,7 @@ def _name_in(attempt: Path) -> str | None:
 
 
 def _give_name(attempt: Path, target: Path) -> None:
-    """Rename a directory, unless there is one of that name."""
+    """Rename a directory, unless ``target`` exists."""
     try:
         attempt.rename(target)
     except OSError as error:

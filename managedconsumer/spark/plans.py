@@ -1,4 +1,4 @@
-"""Which columns a DataFrame uses. Spark tells a source in Python nothing of that, so it is read from the plan."""
+"""Read from a plan which columns a DataFrame uses, as Spark does not tell a source in Python."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from managedconsumer.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
 
-# Of the relations of a plan: how their table is found.
+# How to find the table of a plan's relation.
 _RELATIONS = {
     "DataSourceV2ScanRelation": lambda leaf: leaf.relation().table(),
     "DataSourceV2Relation": lambda leaf: leaf.table(),
     "StreamingRelationV2": lambda leaf: leaf.table(),
 }
-# A DataFrame that uses no column has to read one all the same; this one costs least.
+# The cheapest column, for a DataFrame that uses none: one has to be read.
 _NONE = ("partition",)
 
 
@@ -32,7 +32,7 @@ class ColumnsUsed(NamedTuple):
 
     @property
     def too_many(self) -> bool:
-        """True if columns are read that nobody uses."""
+        """True if unused columns are read."""
         return len(self.used or _NONE) < len(self.read)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ def columns_used(frame: Any, source: str = "managedkafka") -> list[ColumnsUsed]:
     inner = getattr(frame, "_jdf", None)
     if inner is None:
         raise ConfigurationError("columns_used needs a DataFrame of a classic session: Spark Connect shows no plan")
-    # The optimizer takes away what nobody uses. Spark itself optimizes the plan of a stream only when it is started.
+    # The optimizer removes unused columns. Spark itself optimizes the plan of a stream only when it starts.
     session = frame.sparkSession._jsparkSession  # the plan is not in the public API
     plan = session.sessionState().optimizer().execute(inner.queryExecution().analyzed())
     nodes = list(_nodes(plan))

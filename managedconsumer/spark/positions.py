@@ -1,8 +1,7 @@
-"""Where a partition is read from, and why: claims, checkpoint, the group's commit, ``startingOffsets``. Pure.
+"""Decide where a partition is read from: claims, checkpoint, the group's commit, or ``startingOffsets``. Pure.
 
-A commit's metadata names the query that made it and the number of its batch. So it is known whether a commit that
-differs from the checkpoint is the query's own (then the checkpoint was put back, and is to be replayed) or somebody
-else's (then others have worked on this partition meanwhile).
+A commit's metadata names its query and the number of its batch. So a commit that differs from the checkpoint is either
+the query's own (then the checkpoint was restored, and is replayed) or another member's (which has read meanwhile).
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ _SHOWN = 12
 
 
 class Author(NamedTuple):
-    """The author of a commit: the query, the number of its batches, and where it was told to begin.
+    """The author of a commit: the query, the number of its batches, and its starting option.
 
-    ``data``: the batch that the commit claims, where the group is the claim log.
+    ``data``: the batch that the commit claims, if the group is the claim log.
     """
 
     query: str
@@ -36,7 +35,7 @@ class Author(NamedTuple):
     data: str = ""
 
     def text(self) -> str:
-        """As the metadata of a commit."""
+        """Return the metadata for a commit."""
         begun = f" start={self.start}" if self.batch == 0 and self.start else ""
         claims = f" data={self.data}" if self.data else ""
         return f"managedconsumer query={self.query} batch={self.batch}{begun}{claims}"
@@ -49,15 +48,15 @@ class Author(NamedTuple):
 
 
 def start_word(text: str) -> str:
-    """A short word for what the user said about the start, to know it again in a commit."""
+    """Return a short word for the user's starting option, to compare it with that in a commit."""
     return text if re.fullmatch(r"[a-z]+", text) else f"{zlib.crc32(text.encode()):08x}"
 
 
 class Query(NamedTuple):
-    """The query's knowledge about itself.
+    """The state of the query.
 
-    ``initial``: its checkpoint is fresh. ``explicit``: the user has said where it begins, other than ``committed``.
-    ``shared``: other members of the group read the same topics.
+    ``initial``: its checkpoint is new. ``explicit``: the user gave a start other than ``committed``. ``shared``: other
+    members of the group read the same topics.
     """
 
     author: Author
@@ -112,7 +111,7 @@ def _resumed(known: Known, query: Query) -> Choice:
     own = author is not None and author.query == query.author.query
     if known.done is None:
         if own and author is not None and author.batch > query.author.batch:
-            # Its own future: the checkpoint was put back to a time before the query had this partition.
+            # The checkpoint was restored to a time before the query had this partition.
             return _decide(query, None, there, "the checkpoint is older than what this query has committed")
         return Choice(there, "that is where the group is; the checkpoint does not name the partition")
     if there == known.done or (own and there < known.done):
@@ -127,9 +126,7 @@ def _fresh(known: Known, query: Query) -> Choice:
     """The checkpoint is new, and the group has a commit."""
     assert known.committed is not None  # asked by the caller
     there, author = known.committed.offset, Author.of(known.committed.metadata)
-    if not query.explicit or known.begin is None:
-        return Choice(there)
-    if there == known.begin:
+    if not query.explicit or known.begin is None or there == known.begin:
         return Choice(there)
     if author is not None and author.batch == 0 and author.start == query.author.start:
         # The same start, which has read nothing yet: what came since then must not be skipped.
@@ -140,7 +137,7 @@ def _fresh(known: Known, query: Query) -> Choice:
 
 
 def _decide(query: Query, own: int | None, group: int, why: str, default: str = CHECKPOINT) -> Choice:
-    """The query says ``own`` (None: the log's start) and the group ``group``."""
+    """Choose between the query's offset ``own`` (None: the log's start) and that of the group."""
     mode = default if query.conflict == AUTO else query.conflict
     mine = "the log's start" if own is None else f"{own}"
     if mode == FAIL:
@@ -154,7 +151,7 @@ def _decide(query: Query, own: int | None, group: int, why: str, default: str = 
 
 
 def left_to_read(ranges: Ranges, commits: Mapping[TopicPartition, OffsetAndMetadata], query: str) -> Ranges:
-    """``ranges`` of a batch that ``query`` runs again, without what somebody else has committed since."""
+    """Return ``ranges`` of a batch that ``query`` repeats, without offsets that others have committed since."""
     left: Ranges = {}
     for tp, entry in ranges.items():
         commit = commits.get(tp)
@@ -166,7 +163,7 @@ def left_to_read(ranges: Ranges, commits: Mapping[TopicPartition, OffsetAndMetad
 
 
 def lines(choices: Mapping[TopicPartition, Choice], found: Mapping[TopicPartition, int]) -> list[str]:
-    """For the log: each reason once, with the partitions that it is for and where they are read from."""
+    """Return the log's lines: each reason once, with its partitions and their offsets."""
     by_reason: dict[str, dict[TopicPartition, int]] = {}
     for tp, choice in choices.items():
         if choice.said:

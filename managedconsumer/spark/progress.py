@@ -1,7 +1,7 @@
-"""The progress of Spark's own Kafka source, committed to a consumer group, so that Kafka's tools can see the lag.
+"""Commit the progress of Spark's own Kafka source to a consumer group, so that Kafka's tools can see the lag.
 
-Spark's connector never commits: the group shows nothing, and no lag monitor can watch the query. This listener is for
-those who keep the connector; ``ManagedKafkaSource`` is a member of its group and commits by itself.
+Spark's connector never commits, so no lag monitor can watch its queries. ``ManagedKafkaSource`` needs no such listener:
+it is a member of its group and commits by itself.
 """
 
 from __future__ import annotations
@@ -40,13 +40,8 @@ _CLOSE_PATIENCE = 10.0
 _PAUSES = (0.1, 2.0)
 
 
-def _middle() -> float:
-    """There is one listener to a query, so its pauses need no chance."""
-    return 0.5
-
-
 def end_offsets(progress: Any) -> dict[TopicPartition, int]:
-    """The next offsets up to which a micro-batch has read Spark's Kafka sources, from a ``StreamingQueryProgress``."""
+    """Return the next offsets of Spark's Kafka sources after a micro-batch, from its ``StreamingQueryProgress``."""
     found: dict[TopicPartition, int] = {}
     for source in progress.sources:
         if source.description.startswith(_SPARKS_SOURCE) and source.endOffset:
@@ -58,12 +53,12 @@ class ProgressListener(StreamingQueryListener):
     """Commits what each finished micro-batch has read: ``spark.streams.addListener(ProgressListener(options, group))``.
 
     ``options``: those of the source (``kafka.bootstrap.servers``, ``kafka.security.protocol``, ...), or just
-    ``"host:port"``. ``group_id``: a group that nobody consumes in; Kafka refuses such commits for one with members.
-    ``query_name``: only this query's progress (None: every query's with a source of Spark's own).
+    ``"host:port"``. ``group_id``: a group without members; Kafka refuses these commits otherwise. ``query_name``: the
+    query to commit for (None: every query with a source of Spark's own).
 
-    The commits are for monitoring, and for a consumer that takes over from Spark: the query itself goes on from its
-    checkpoint, whatever is committed. They are made by a worker thread; what cannot be committed is repeated with the
-    next progress, told in the log, and never disturbs the query. Raises ConfigurationError at once for wrong options.
+    The commits are for monitors, and for a consumer that takes over from Spark: the query itself goes on from its
+    checkpoint. A worker thread makes them. One that fails is logged and repeated with the next progress; the query
+    never notices. Raises ConfigurationError at once for wrong options.
     """
 
     def __init__(self, options: Mapping[str, str] | str, group_id: str, *, query_name: str | None = None) -> None:
@@ -89,10 +84,10 @@ class ProgressListener(StreamingQueryListener):
     # -- what Spark tells -----------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # Spark's names
-        """Nothing to do: what is committed stays until the first micro-batch is done."""
+        """Do nothing: there is no progress yet."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """A micro-batch is done: commit where it ended. Returns at once."""
+        """Let the worker commit where the micro-batch ended. Returns at once."""
         progress = event.progress
         if self._query_name is not None and progress.name != self._query_name:
             return
@@ -103,10 +98,10 @@ class ProgressListener(StreamingQueryListener):
             self._changed.notify_all()
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing was read, so there is nothing to commit."""
+        """Do nothing: nothing was read."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """The last progress has been told before; :meth:`close` waits for its commit."""
+        """Do nothing: :meth:`close` waits for the last commit."""
 
     # -- the worker -----------------------------------------------------------------------------------
 
@@ -149,7 +144,8 @@ class ProgressListener(StreamingQueryListener):
 
     def _commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], seconds: float) -> bool:
         patience = RetryPolicy(seconds, pauses=_PAUSES)
-        decision = Committing(self.group_id, lambda: without_group(offsets), patience, self._handler.now(), _middle)
+        handler = self._handler
+        decision = Committing(self.group_id, lambda: without_group(offsets), patience, handler.now(), handler.random)
         result = self._offsets.carry_out(decision)
         with self._changed:
             self._committed |= result.committed

@@ -1,4 +1,4 @@
-"""How a query is a member: by the classic protocol with some assignors, or by KIP-848's, where the broker assigns."""
+"""The group protocol of a query: the classic one with its assignors, or that of KIP-848, where the broker assigns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class How(NamedTuple):
         return cls(options.group_protocol, tuple(options.assignor_names()))
 
     def instead(self, options: SourceOptions, error: err.ProtocolClientError) -> tuple[How, str] | None:
-        """Return the next attempt after the group refused this one with ``error``, and the reason, or None."""
+        """Return what to try after the group refused this with ``error``, and the reason; None: nothing."""
         classic = options.group_protocol
         if self.protocol == CONSUMER and isinstance(error, (err.UnsupportedVersion, err.UnsupportedBrokerError)):
             return self._replace(protocol="classic"), "the broker does not have KIP-848, so the query goes on without"

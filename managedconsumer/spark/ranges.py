@@ -1,12 +1,12 @@
-"""The ranges of a micro-batch as values: planning, limits, the offsets in Spark's checkpoint. Pure.
+"""The ranges of a micro-batch: planning, limits, and the offsets in Spark's checkpoint. Pure.
 
 An offset of this source is not a position but the *ranges* of the batch that ends there: ``{"version": 2, "query":
 "6f1c...", "batch": 7, "ranges": {"page-views": {"3": [18730, 19480, 5]}}, "ids": {"page-views": "..."}}``. So a batch
 that is run again after a crash reads exactly what it read before, whatever the group's assignment has become, and the
 partitions may differ from batch to batch. (Spark stores the JSON before it runs the batch.) The third number is the
-leader's epoch when the log's end was looked at, ``ids`` are the topics' ids: by them a log that was truncated and a
-topic that was made anew are noticed. ``query`` is a name that the query has given itself, see
-:mod:`managedconsumer.spark.positions`; ``data`` names the batch in claims, see :mod:`managedconsumer.spark.claims.log`.
+leader's epoch when the log's end was read, ``ids`` are the topics' ids: with them the query finds a log that was
+truncated, and a topic that was created again. ``query`` is the name that the query gave itself (see
+:mod:`managedconsumer.spark.positions`); ``data`` names the batch in claims (:mod:`managedconsumer.spark.claims.log`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many offsets; at least as many as records (compaction and transactions leave gaps)."""
+        """The number of offsets. There may be fewer records: compaction and transactions leave gaps."""
         return self.stop - self.start
 
 
@@ -39,17 +39,27 @@ Ranges = dict[TopicPartition, OffsetRange]
 
 
 def plain_offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
-    """Offsets in Spark's usual form, ``{"topic": {"0": 42}}``, by partition."""
+    """Return offsets in Spark's usual form, ``{"topic": {"0": 42}}``, by partition."""
     return {TopicPartition(topic, int(number)): int(at) for topic, ats in nested.items() for number, at in ats.items()}
+
+
+def log_ends(latest: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """The ends of the logs, of what a progress report has as ``latestOffset``.
+
+    With PySpark 4.0 and 4.1 that is the offset of the last batch. It has the ends of the logs if it has a limit.
+    """
+    if "version" not in latest:
+        return plain_offsets(latest)
+    return StreamOffset.from_json(latest).ends | plain_offsets(latest.get("logs") or {})
 
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """One offset in Spark's log; ``initial``: nothing has been read yet, and the ranges are where to begin.
+    """One offset in Spark's log. ``initial``: nothing has been read yet, and the ranges say where to begin.
 
-    ``query`` and ``batch``: who planned it, and how many batches it had planned with it. ``ids``: topic ids (hex) by
-    name. ``epochs``: the leader's epoch in which each range's end was seen. ``data``: the batch's name, which
-    no other has. ``group``: the generation and the member id when it was planned, for those who watch the query.
+    ``query`` planned it as its batch number ``batch``. ``ids``: topic ids (hex) by name. ``epochs``: the leader's epoch
+    in which each range's end was seen. ``data``: the batch's unique name. ``group``: generation and member id at the
+    time of planning, for monitors.
     """
 
     ranges: Ranges
@@ -68,15 +78,15 @@ class StreamOffset:
 
     @property
     def moved(self) -> dict[TopicPartition, int]:
-        """The same, of the partitions that the batch reads something of."""
+        """:attr:`ends` of those partitions that the batch reads."""
         return {tp: stop for tp, (start, stop) in self.ranges.items() if start != stop}
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark stores it."""
+        """Return the JSON that Spark stores."""
         return self._around(self._nested(sorted(self.ranges), {}))
 
     def to_json_after(self, before: StreamOffset, told: Mapping[str, Any]) -> dict[str, Any]:
-        """The same; ``told`` is what ``before`` was as JSON, of which most is still right in a topic of thousands."""
+        """Return :meth:`to_json`, made from ``told``, the JSON of ``before``, most of which is unchanged."""
         if not alike(before.ranges, self.ranges) or told.get("version") != VERSION:
             return self.to_json()
         known, epochs, old = before.ranges, self.epochs, before.epochs
@@ -88,7 +98,7 @@ class StreamOffset:
     def _nested(
         self, tps: Iterable[TopicPartition], nested: dict[str, dict[str, list[int]]]
     ) -> dict[str, dict[str, list[int]]]:
-        """``nested`` with what is to be said of ``tps``."""
+        """Add ``tps`` to ``nested``, and return it."""
         ranges, epochs = self.ranges, self.epochs
         last, parts = "", {}
         for tp in tps:
@@ -152,23 +162,59 @@ class StreamOffset:
         )
 
 
-class OffsetMemory:
-    """The last offsets as JSON and as values: Spark gives them back several times in every batch."""
+# -- the checkpoint of Spark's own Kafka source, with which a query goes on where that source was --------------
 
-    def __init__(self, parse: Callable[[Mapping[str, Any]], StreamOffset] = StreamOffset.from_json) -> None:
-        """``parse`` reads what was not seen before."""
-        self._parse = parse
+
+def from_connector(value: Any) -> StreamOffset | None:
+    """Parse the next offsets that Spark's own source keeps, ``{"topic": {"0": 23}}``; None for anything else."""
+    if not isinstance(value, Mapping) or not value or "version" in value:
+        return None
+    ranges: Ranges = {}
+    for topic, partitions in value.items():
+        if not isinstance(partitions, Mapping):
+            return None
+        for number, offset in partitions.items():
+            if not str(number).isdecimal() or isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                return None
+            ranges[TopicPartition(str(topic), int(number))] = OffsetRange(offset, offset)
+    return StreamOffset(ranges) if ranges else None
+
+
+def read_offset(value: Mapping[str, Any]) -> StreamOffset:
+    """Parse an offset of this source or of Spark's own. Raises ConfigurationError for anything else."""
+    return from_connector(value) or StreamOffset.from_json(value)
+
+
+def batch_between(
+    start: Mapping[str, Any], end: Mapping[str, Any], ours: Callable[[Mapping[str, Any]], StreamOffset] = read_offset
+) -> StreamOffset:
+    """Return the batch that ends at ``end``; ``ours`` parses an offset of this source.
+
+    A batch that Spark's own source has planned begins where ``start`` ends. A partition that is not in ``start`` was
+    new, and that source reads it from offset 0.
+    """
+    theirs = from_connector(end)
+    if theirs is None:
+        return ours(end)
+    begin = read_offset(start).ends
+    return StreamOffset({tp: OffsetRange(min(begin.get(tp, 0), stop), stop) for tp, stop in theirs.ends.items()})
+
+
+class OffsetMemory:
+    """The last offsets as JSON and as values: Spark passes the same ones several times in every batch."""
+
+    def __init__(self) -> None:
         self._known: list[tuple[Mapping[str, Any], StreamOffset]] = []
 
     def read(self, value: Mapping[str, Any]) -> StreamOffset:
-        """The offset that ``value`` says, parsed once for each."""
+        """Return ``value`` parsed, once for each of the last values."""
         for told, offset in self._known:
             if told == value:
                 return offset
-        return self._keep(value, self._parse(value))
+        return self._keep(value, read_offset(value))
 
     def write(self, offset: StreamOffset, before: StreamOffset | None = None) -> dict[str, Any]:
-        """``offset`` as JSON; ``before`` is what :meth:`read` has given last, if it was asked."""
+        """Return ``offset`` as JSON. ``before``: the last result of :meth:`read`, if any."""
         told = next((told for told, known in self._known if known is before), None)
         made = offset.to_json() if before is None or told is None else offset.to_json_after(before, told)
         self._keep(made, offset)
@@ -183,12 +229,12 @@ _NOTHING: Ranges = {}
 
 
 def alike(one: Collection[TopicPartition], other: Collection[TopicPartition]) -> bool:
-    """True if both name the same partitions. Nearly always they do so in the same order, which is soon seen."""
+    """True if both name the same partitions. The order is nearly always the same, which is checked first."""
     return len(one) == len(other) and (list(one) == list(other) or set(one) == set(other))
 
 
 def behind(positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """How many offsets there are from each position to the log's end, of the partitions that have any."""
+    """Return the number of offsets from each position to the log's end, of the partitions that have any."""
     return {tp: end - start for tp, start in positions.items() if (end := ends.get(tp, start)) > start}
 
 
@@ -198,10 +244,10 @@ def plan(
     max_rows: int | None = None,
     known: Ranges = _NOTHING,
 ) -> Ranges:
-    """The next batch: from each position what is ``available`` (see :func:`behind`), ``max_rows`` offsets at most.
+    """Plan the next batch: ``available`` offsets (see :func:`behind`) from each position on, ``max_rows`` at most.
 
-    A partition without news, or whose end is not known, gets an empty range: it stays in the record of who read what.
-    ``known``: the ranges of the batch before; the empty ones that still hold are in the result as they are.
+    A partition without new records gets an empty range, so that the checkpoint keeps its position. ``known``: the
+    ranges of the batch before; the result shares the empty ones that did not change.
     """
     granted = available if max_rows is None else share(available, max_rows)
     planned: Ranges = {}
@@ -220,7 +266,7 @@ def plan(
 
 
 def share(available: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:
-    """Divide ``limit`` offsets in proportion to what is there, exactly; every partition gets something if it can."""
+    """Divide exactly ``limit`` offsets in proportion to ``available``; one at least for each partition, if possible."""
     total = sum(available.values())
     if total <= limit:
         return dict(available)
@@ -244,7 +290,7 @@ def share(available: Mapping[TopicPartition, int], limit: int) -> dict[TopicPart
 
 
 def cap(ends: Mapping[TopicPartition, int], limit: Mapping[TopicPartition, int] | None) -> dict[TopicPartition, int]:
-    """``ends``, none beyond ``limit``; a partition that ``limit`` does not name did not exist then and has no end."""
+    """Return ``ends``, none beyond ``limit``. Partitions that ``limit`` does not name are newer, and left out."""
     if limit is None:
         return dict(ends)
     return {tp: min(end, limit[tp]) for tp, end in ends.items() if tp in limit}

@@ -1,9 +1,10 @@
-"""The work of a Spark task: ranges of some partitions as Arrow batches. Imports no Spark and joins no group."""
+"""The work of a Spark task: read ranges of some partitions as Arrow batches. Imports no Spark and joins no group."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Collection, Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
@@ -23,22 +24,22 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The decompressed records of one Arrow batch, about (bytes); it goes to the JVM as it is.
+# The approximate size (bytes) of one Arrow batch, which goes to the JVM unsplit.
 _BATCH_BYTES = 16 * 1024 * 1024
-# How long (ms) the coordinator may take to say who is in the group.
+# The time-out (ms) of DescribeGroups.
 _DESCRIBE_MS = 5000
-# Batches of several ranges are put together up to about so many rows, or _BATCH_BYTES.
+# Batches of several ranges are merged up to about so many rows, or _BATCH_BYTES.
 _MERGED_ROWS = 10_000
 _DESCRIBE = "describe"
-# The ways to the coordinators, for the tasks of this process; a fork has pools of its own.
+# Connections to the coordinators, for all tasks of this process; a fork has pools of its own.
 _links: dict[tuple[ConnectionPool, str], CoordinatorLink] = {}
 
 
 def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
-    """``pyarrow.RecordBatch``es with the columns asked for; a moved leader never shows here.
+    """Yield ``pyarrow.RecordBatch``es with the wanted columns. Retries while a leader moves.
 
-    Raises OffsetOutOfRangeError for records that are gone, or a topic that was made anew, unless ``failOnDataLoss`` is
-    false; UnknownMemberId if the query has lost its place in the group, and others read the same.
+    Raises OffsetOutOfRangeError for records that are gone, or a topic that was created again, unless ``failOnDataLoss``
+    is false; UnknownMemberId if the query has lost its membership, so that others read the same records.
     """
     freeze_modules()
     pool = shared_pool(options.identity(), lambda: _cluster(options))
@@ -51,9 +52,14 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
 def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[Any]:
     ids = {topic: bytes.fromhex(known) for topic, known in task.ids.items()}
     wanted = [Range(*part, ids.get(part.topic)) for part in task.parts]
-    strict, plain = options.fail_on_data_loss, of_kafka(options.columns)
+    plain = of_kafka(options.columns)
     bare = plain == options.columns and (options.value is None or "value" not in plain)
-    for part, chunk in fetch_ranges(pool, wanted, options.limits(), lambda part: None if strict else _Lost(part)):
+    strict = options.fail_on_data_loss
+
+    def on_lost(part: Range) -> Callable[[int, int], None] | None:
+        return None if strict else partial(_log_lost, part)
+
+    for part, chunk in fetch_ranges(pool, wanted, options.limits(), on_lost):
         while (batch := chunk_to_columns(chunk, part.stop, plain, _BATCH_BYTES)).num_rows:
             if bare:
                 yield batch
@@ -62,14 +68,14 @@ def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[
 
 
 def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Iterator[Any]:
-    """A batch of records with the columns that are ours; several where typed values become very large."""
+    """Yield a batch of records with the columns of this source; several if typed values are very large."""
     made = {name: batch.column(name) for name in of_kafka(options.columns)}
     if RANGE in options.columns:
         entry = task.ranges.get(TopicPartition(part.topic, part.partition))
         made[RANGE] = range_column(task.data, entry, batch.num_rows)
     if options.value is not None and "value" in made:
-        from managedconsumer.spark.decoding.columns import decode
         from managedconsumer.spark.decoding.decoders import decoder_of
+        from managedconsumer.spark.decoding.formats import decode
 
         start = 0
         for value, errors in decode(decoder_of(options.value), made["value"]):
@@ -87,7 +93,7 @@ def _of_columns(made: Mapping[str, Any], options: SourceOptions) -> Any:
 
 
 def _merged(batches: Iterator[Any]) -> Iterator[Any]:
-    """A thousand small ranges are not a thousand small Arrow batches, which cost the JVM as much as large ones."""
+    """Merge small Arrow batches: each costs the JVM as much as a large one."""
     waiting: list[Any] = []
     rows = size = 0
     for batch in batches:
@@ -95,26 +101,25 @@ def _merged(batches: Iterator[Any]) -> Iterator[Any]:
         rows += batch.num_rows
         size += batch.nbytes
         if rows >= _MERGED_ROWS or size >= _BATCH_BYTES:
-            yield from _put_together(waiting)
+            yield from _combined(waiting)
             waiting, rows, size = [], 0, 0
-    if waiting:
-        yield from _put_together(waiting)
+    yield from _combined(waiting)
 
 
-def _put_together(batches: list[Any]) -> Iterator[Any]:
-    if len(batches) == 1:
-        return iter(batches)
+def _combined(batches: list[Any]) -> list[Any]:
+    if len(batches) < 2:
+        return batches
     import pyarrow as pa
 
-    return iter(pa.Table.from_batches(batches).combine_chunks().to_batches())
+    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
 
 
 def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> None:
-    """Fail the task of a query that was thrown out of its group: its sink must not write what others have got."""
+    """Raise UnknownMemberId in a task of an evicted query: its sink must not write what other members read, too."""
     try:
         members = _members(pool, options.group_id or "")
     except err.KafkaException as error:
-        log.warning("group %s: it is not known whether the query is still a member: %s", options.group_id, error)
+        log.warning("group %s: cannot check whether the query is still a member: %s", options.group_id, error)
         return
     if member not in members:
         raise err.UnknownMemberId(
@@ -125,8 +130,8 @@ def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> 
 
 
 def _members(pool: ConnectionPool, group: str) -> Collection[str]:
-    """Return the members of the group; a coordinator that has moved is looked up once."""
-    # Only members of a group need these, and each worker process pays for what it imports.
+    """Return the members of the group. Looks up the coordinator again once, if it has moved."""
+    # Each worker process pays for its imports, and only members of a group need these.
     from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
     from managedconsumer.spark.sharing import group_members
 
@@ -148,17 +153,6 @@ def _cluster(options: SourceOptions) -> Cluster:
     return Cluster(parse_bootstrap(options.bootstrap), ThreadingHandler(), options.settings())
 
 
-class _Lost:
-    """Says in the task's log what could not be read."""
-
-    def __init__(self, part: Range) -> None:
-        self._part = part
-
-    def __call__(self, first: int, behind: int) -> None:
-        log.warning(
-            "offsets %d to %d of %s-%d are gone; going on (failOnDataLoss=false)",
-            first,
-            behind - 1,
-            self._part.topic,
-            self._part.partition,
-        )
+def _log_lost(part: Range, first: int, behind: int) -> None:
+    where = f"{part.topic}-{part.partition}"
+    log.warning("offsets %d to %d of %s are gone; going on (failOnDataLoss=false)", first, behind - 1, where)

@@ -1,11 +1,12 @@
-"""How far a query is, from what Spark reports of it: the offsets of its last batches, and the ends of the logs.
+"""The progress of a query, from Spark's reports: the offsets of its last batches, and the ends of the logs.
 
-:class:`managedconsumer.spark.lag.LagListener` is told instead, and asks no broker.
+:class:`managedconsumer.spark.lag.LagListener` listens to the reports instead, and asks no broker.
 """
 
 from __future__ import annotations
 
 import json
+from ast import literal_eval
 from datetime import datetime, timezone
 from typing import Any, Mapping
 
@@ -14,7 +15,7 @@ from managedconsumer.compat.accept import accept_cluster
 from managedconsumer.consumers.insight import ProgressTable
 from managedconsumer.fetch.progress import PartitionProgress, moment_of
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
-from managedconsumer.spark.ranges import StreamOffset, plain_offsets
+from managedconsumer.spark.ranges import StreamOffset, log_ends, plain_offsets
 from managedconsumer.structs import TopicPartition
 
 Offsets = dict[TopicPartition, int]
@@ -35,15 +36,15 @@ class _Report:
                 self.positions |= plain_offsets(end)
             else:
                 continue
-            self.ends |= plain_offsets(latest)
+            self.ends |= log_ends(latest)
 
 
 def progress_of(query: Any, cluster: Any = None) -> ProgressTable:
-    """How far each partition of a ``StreamingQuery`` is, by TopicPartition; empty before its first report.
+    """Return the progress of each partition of a ``StreamingQuery``; empty before its first report.
 
-    ``position`` is what the last batch has read up to, ``end`` the log's end as of the last report. With ``cluster`` (a
-    KafkaClient or a bootstrap string) one message of each partition that has lag is read, for ``lag_seconds`` and
-    ``oldest_unfinished``; without it ``lag_seconds`` is 0.0 or None. Raises what asking the brokers raises.
+    ``position`` is the next offset after the last batch, ``end`` the log's end as of the last report. With ``cluster``
+    (a KafkaClient or a bootstrap string) one message of each partition with lag is read, for ``lag_seconds`` and
+    ``oldest_unfinished``; without it ``lag_seconds`` is 0.0 or None. Raises KafkaException for the brokers' errors.
     """
     reports = [_Report(report) for report in query.recentProgress]
     positions: Offsets = {}
@@ -93,6 +94,10 @@ def _ages(
 
 
 def _loaded(value: Any) -> dict[str, Any]:
-    """The offsets of a source; {} where there are none, or where they are no JSON object, as the rate source's."""
-    found = json.loads(value) if isinstance(value, str) else value
-    return found if isinstance(found, dict) else {}
+    """Return the offsets of a source; {} without any, or if they are no JSON object, as the rate source's."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            value = literal_eval(value)  # PySpark 4.1 reports them as Python writes a dict
+    return value if isinstance(value, dict) else {}

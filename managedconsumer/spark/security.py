@@ -15,9 +15,9 @@ _JAAS_VALUE = r'\b{name}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^
 
 
 def security_from(kafka: Mapping[str, str]) -> Security:
-    """``kafka`` holds settings by lower-case name without the prefix ``kafka.``; raises ConfigurationError.
+    """Read ``kafka``: settings by lower-case name without the prefix ``kafka.``.
 
-    PEM files are read; Java's key stores (JKS, PKCS12) are not, and the text says what to give instead.
+    Raises ConfigurationError, also for Java's key stores (JKS, PKCS12), in place of which PEM files are read.
     """
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
     tls: dict[str, Any] = {}
@@ -57,9 +57,9 @@ def _sasl(kafka: Mapping[str, str]) -> dict[str, Any]:
 
 
 class TokenProvider(NamedTuple):
-    """A function that gives a token, by its name: options are text, and it is called in several processes.
+    """The name of a function that returns a token; options are text, and several processes call it.
 
-    The function has no arguments and returns the token, or the token and the Unix time in seconds at which it expires.
+    The function has no arguments. It returns the token, or the token and the Unix time (seconds) at which it expires.
     """
 
     module: str
@@ -67,7 +67,7 @@ class TokenProvider(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> TokenProvider:
-        """From ``module:function``; raises ConfigurationError if there is no such function here."""
+        """Parse ``module:function``; raises ConfigurationError if there is no such function."""
         module, colon, function = text.partition(":")
         if not (module and colon and function):
             raise ConfigurationError(
@@ -79,7 +79,7 @@ class TokenProvider(NamedTuple):
         return made
 
     def load(self) -> Callable[[], Token]:
-        """The function; raises ConfigurationError if it cannot be had."""
+        """Return the function; raises ConfigurationError if it cannot be loaded."""
         try:
             found = resolve_name(f"{self.module}:{self.function}")
         except (ImportError, AttributeError, ValueError) as error:
@@ -92,12 +92,12 @@ class TokenProvider(NamedTuple):
         return cast("Callable[[], Token]", found)
 
     def __call__(self) -> Token:
-        """A token."""
+        """Return a token."""
         return self.load()()
 
 
 def _extensions(text: str) -> dict[str, str] | None:
-    """``name=value,name=value``, as in librdkafka."""
+    """Parse ``name=value,name=value``, as in librdkafka."""
     pairs = [part.partition("=") for part in text.split(",") if part.strip()]
     wrong = [place for place, (_, equals, _) in enumerate(pairs, 1) if not equals]
     if wrong:

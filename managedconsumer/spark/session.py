@@ -1,4 +1,4 @@
-"""A SparkSession on this machine that can use the source, with the settings that newcomers miss."""
+"""Make a SparkSession on this machine that can use the source."""
 
 from __future__ import annotations
 
@@ -35,18 +35,16 @@ def make_session(
     log_file: str | os.PathLike[str] | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> Any:
-    """A SparkSession with ``ManagedKafkaSource`` registered: do not register it again, Spark warns then.
+    """Return a SparkSession with ``ManagedKafkaSource`` registered. (Spark warns if you register it again.)
 
-    For your own cluster, make the session as ever instead, and register the source.
+    For a cluster, make the session yourself instead, and register the source.
 
-    What it sets, and why: workers use this very Python (``PYSPARK_PYTHON``; else they take ``python3`` of PATH, which
-    has no pyarrow), with the PySpark that is installed there instead of ``pyspark.zip``, which each process compiles
-    anew, and find this package; the JVM talks to them over Unix domain sockets
-    (``spark.python.unix.domain.socket.enabled``), as each task waits 40 ms over TCP; few shuffle partitions (Spark's
-    200 are for clusters; here each costs time in every micro-batch); UTC; no console progress bar; logs in ``log_file``
-    if given. ``quick_start`` is for jobs of a minute: the JVM compiles in a hurry, which halves the CPU that start and
-    first batches take and costs speed later.
-    ``conf`` outranks all of these.
+    Settings: workers use this Python (``PYSPARK_PYTHON``; otherwise they take ``python3`` of PATH, which may have no
+    pyarrow) with its installed PySpark, as each process would compile ``pyspark.zip`` again, and find this package.
+    The JVM talks to them over Unix domain sockets (``spark.python.unix.domain.socket.enabled``, PySpark 4.1 and newer),
+    as each task waits 40 ms over TCP. Few shuffle partitions, as each of Spark's 200 costs time in every micro-batch.
+    UTC, no console progress bar, logs in ``log_file`` if given. ``quick_start`` is for jobs of a minute: the JVM
+    compiles less, which halves the CPU of the start and costs speed later. ``conf`` outranks all of these.
     """
     from managedconsumer.spark.source import ManagedKafkaSource
 
@@ -72,7 +70,7 @@ def make_session(
 
 
 def _start_jvm(app_name: str, master: str, settings: Mapping[str, str], output: Path) -> None:
-    """Start Spark's JVM, unless it runs, with what it says before its log is set up going to a file."""
+    """Start Spark's JVM, unless it runs; its output goes to a file until its log is set up."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 

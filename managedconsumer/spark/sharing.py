@@ -13,21 +13,18 @@ from managedconsumer.wire.protocol import schemas
 log = logging.getLogger(__name__)
 
 Ask = Callable[[schemas.Api, Mapping[str, Any]], Mapping[str, Any]]
-#: Topics by member; None: not told, as a rebalance goes on.
+#: Topics by member id; None: unknown during a rebalance.
 Members = dict[str, set[str] | None]
 
 
 def subscribed(members: Iterable[tuple[str, str | None, bytes]]) -> dict[str, set[str]]:
-    """The topics of each member, from ``(id, instance id, subscription)``, as the group's leader gets them."""
+    """Return the topics of each member, from ``(id, instance id, subscription)`` as the group's leader gets them."""
     subscriptions, _ = ConsumerProtocol.decode_members(members)
     return {member: set(metadata.subscription) for member, metadata in subscriptions.items()}
 
 
 def group_members(group: str, ask: Ask) -> Members:
-    """The members of ``group``, of either protocol; nobody, if there is no such group.
-
-    Only a look, and no heartbeat: that would keep a member alive that is not. Raises KafkaException.
-    """
+    """Return the members of ``group``, of either protocol; empty if there is no such group. Raises KafkaException."""
     (found,) = ask(schemas.DESCRIBE_GROUPS, {"groups": [group]})["groups"]
     if found["error_code"] not in (codes.NONE, codes.GROUP_ID_NOT_FOUND):
         raise err.error_for_code(found["error_code"])
@@ -53,20 +50,20 @@ def _members_848(group: str, ask: Ask) -> Members:
 
 
 class SharingLog:
-    """Warns once of each member with which this query shares its topics."""
+    """Logs one warning for each member that reads topics of this query."""
 
     def __init__(self, group: str) -> None:
         self._group = group
         self._told: set[str] = set()
 
     def note(self, others: set[str], topics: Collection[str]) -> None:
-        """One line in the log for those that are new."""
+        """Warn of those ``others`` that were not there before."""
         new = others - self._told
         self._told = others | self._told
         if new:
             log.warning(
                 "group %s: %s reads %s, too. The members of a group share the partitions, so this query sees only its "
-                "part. If it is to read everything, give it a group.id that nobody else uses, or group.mode=progress "
+                "part. If it is to read everything, give it a group.id of its own, or group.mode=progress "
                 "(two sources of one query that read the same topic need that, too)",
                 self._group,
                 " and ".join(sorted(new)[:3]) + (f" and {len(new) - 3} more" if len(new) > 3 else ""),

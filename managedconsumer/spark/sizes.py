@@ -1,4 +1,4 @@
-"""How large a topic's records are, about: a few large records are as much work for a task as many small ones."""
+"""The approximate size of a topic's records: a few large records are as much work for a task as many small ones."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# How many bytes of a topic are looked at, how long (seconds) that may take, and for how long (seconds) it counts.
+# Size of a sample (bytes), its time-out (seconds), and how long (seconds) its result is valid.
 _SAMPLE_BYTES, _PATIENCE, _COUNTS_FOR = 64 * 1024, 1.0, 60.0
 
 
 class RecordSizes:
-    """Bytes for each offset by topic, as the broker stores them. Used by one thread; asks once a minute at most."""
+    """Stored bytes per offset, by topic. Used by one thread; samples each topic once a minute at most."""
 
     def __init__(self, view: TopicView) -> None:
         self._view = view
@@ -27,16 +27,14 @@ class RecordSizes:
         self._known: dict[str, tuple[float, float]] = {}
 
     def of(self, slices: Iterable[Slice]) -> dict[str, float]:
-        """The topics of ``slices``; those that cannot be told are left out."""
+        """Return the bytes per offset of the topics in ``slices``; 0.0 if the size is not known."""
         now = self._view.handler.now()
         samples = {part[0]: part for part in slices}
         for topic, part in samples.items():
-            if topic not in self._known or self._known[topic][0] <= now:
+            until, size = self._known.get(topic, (now, 0.0))
+            if until <= now:
                 found = self._look(TopicPartition(topic, part.partition), part.start)
-                self._known[topic] = (
-                    now + _COUNTS_FOR,
-                    self._known.get(topic, (0.0, 0.0))[1] if found is None else found,
-                )
+                self._known[topic] = (now + _COUNTS_FOR, size if found is None else found)
         return {topic: self._known[topic][1] for topic in samples}
 
     def _look(self, tp: TopicPartition, start: int) -> float | None:

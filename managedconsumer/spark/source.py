@@ -7,8 +7,9 @@ Register it once per session, then use it as Spark's own Kafka source, with the 
         .option("subscribe", "page-views").option("group.id", "page-view-counts") \\
         .option("columns", "key,timestamp").load()
 
-Needs PySpark 4.2 or newer. What Spark calls where: the constructors run in several processes and open nothing; the
-offset calls all run in one process per query, on its main thread; ``read`` runs in the executors' Python workers.
+Needs PySpark 4.0 or newer. PySpark 4.0 and 4.1 have no admission control: there this source limits its batches itself.
+What Spark calls where: the constructors run in several processes and open nothing; the offset calls all run in one
+process per query, on its main thread; ``read`` runs in the executors' Python workers.
 """
 
 from __future__ import annotations
@@ -30,73 +31,55 @@ try:
     from pyspark.sql import types as T  # as in Spark's documentation
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.pandas.types import from_arrow_type
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
 except ImportError as error:
     raise MissingPackageError(
-        f"the Spark source needs PySpark 4.2 or newer and pyarrow ({error}): pip install 'pyspark>=4.2' 'pyarrow>=18' "
+        f"the Spark source needs PySpark 4.0 or newer and pyarrow ({error}): pip install 'pyspark>=4.0' 'pyarrow>=18' "
         "(what the extra 'managedconsumer[spark]' brings)"
     ) from error
 
+try:
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+    _LIMITS = True
+except ImportError:  # PySpark 4.0 and 4.1 have no admission control, and run Trigger.AvailableNow as one batch
+    _LIMITS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Gives :class:`ManagedKafkaStreamReader` the same bases with each PySpark."""
+
+
 from managedconsumer.spark.catalog import metadata_of, with_those_of
 from managedconsumer.spark.collection import freeze_modules
-from managedconsumer.spark.columns import ERRORS, RANGE
-from managedconsumer.spark.migration import batch_between
-from managedconsumer.spark.migration import read as read_offset
+from managedconsumer.spark.columns import ERRORS, RANGE, errors_type, range_type
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.pace import at_most
-from managedconsumer.spark.ranges import OffsetMemory, Ranges, StreamOffset
+from managedconsumer.spark.ranges import OffsetMemory, Ranges, StreamOffset, batch_between
 from managedconsumer.spark.tasks import Task, share_out, split
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS
+from managedconsumer.wire.records.arrow import schema as kafka_schema
 
 # Modules that only the driver or only the tasks need are imported there: all processes import this file.
 if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
     from managedconsumer.spark.driver import StreamDriver
     from managedconsumer.spark.sizes import RecordSizes
 
 
 def _types(options: SourceOptions) -> dict[str, T.DataType]:
-    """Spark's Kafka schema, with what is ours; everything nullable, as there."""
-    header = T.StructType([T.StructField("key", T.StringType()), T.StructField("value", T.BinaryType())])
-    errors = T.StructType([T.StructField("error", T.StringType()), T.StructField("value", T.BinaryType())])
-    return {
-        "key": T.BinaryType(),
-        "value": _value_type(options),
-        ERRORS: errors,
-        "topic": T.StringType(),
-        "partition": T.IntegerType(),
-        "offset": T.LongType(),
-        "timestamp": T.TimestampType(),
-        "timestampType": T.IntegerType(),
-        "headers": T.ArrayType(header),
-        RANGE: T.StructType(
-            [
-                T.StructField("data", T.StringType()),
-                T.StructField("start", T.LongType()),
-                T.StructField("stop", T.LongType()),
-            ]
-        ),
-    }
+    """The types of all columns: those of Spark's own Kafka source, and ours."""
+    kinds = {field.name: field.type for field in kafka_schema(COLUMNS)}
+    kinds |= {RANGE: range_type(), ERRORS: errors_type()}
+    if options.value is not None:
+        from managedconsumer.spark.decoding.decoders import decoder_of
 
-
-def _value_type(options: SourceOptions) -> T.DataType:
-    if options.value is None:
-        return T.BinaryType()
-    from managedconsumer.spark.decoding.decoders import decoder_of
-
-    return from_arrow_type(decoder_of(options.value).type())
+        kinds["value"] = decoder_of(options.value).type()
+    return {name: from_arrow_type(kind) for name, kind in kinds.items()}
 
 
 class KafkaTask(InputPartition):
-    """The input of one task."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
+    """The input of one task: its ``value`` is a :class:`~managedconsumer.spark.tasks.Task`."""
 
 
 class ManagedKafkaSource(DataSource):
@@ -133,7 +116,7 @@ class ManagedKafkaSource(DataSource):
 
 
 def _parse(options: Mapping[str, str]) -> SourceOptions:
-    """For the schema, when it is not known yet whether this is going to be a stream."""
+    """Parse the options for the schema, which Spark asks for before it says whether this is a stream."""
     ends = any(name.lower().startswith("ending") for name in options)  # no stream has an end
     try:
         return SourceOptions.parse(options, streaming=not ends)
@@ -145,7 +128,7 @@ def _parse(options: Mapping[str, str]) -> SourceOptions:
 
 
 def _for_schema(given: Mapping[str, str], schema: Any) -> dict[str, str]:
-    """The user's own schema chooses columns, too; that of a table has the table's options."""
+    """Return the options, with the columns of the user's schema, and with the options that a table's schema keeps."""
     options = with_those_of(schema, given)
     known = _types(_parse(options))
     for field in schema.fields:
@@ -165,7 +148,7 @@ class ManagedKafkaReader(DataSourceReader):
         self.options = SourceOptions.parse(options, streaming=False)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Where it begins and ends, cut into slices for the tasks."""
+        """Look up where the batch begins and ends, and cut it into tasks."""
         from managedconsumer.spark.bounds import batch_ranges
         from managedconsumer.spark.sizes import RecordSizes
         from managedconsumer.spark.topics import TopicView
@@ -184,21 +167,24 @@ class ManagedKafkaReader(DataSourceReader):
 
 
 class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream. Offsets are ranges, see :mod:`managedconsumer.spark.ranges`; the driver does the thinking."""
+    """A stream. Offsets are ranges (:mod:`managedconsumer.spark.ranges`); ``StreamDriver`` plans the batches."""
 
     def __init__(self, options: Mapping[str, str], listener: Any = None) -> None:
         self.options = SourceOptions.parse(options, streaming=True)
         self._listener = listener
         self._driver: StreamDriver | None = None
-        self._memory = OffsetMemory(read_offset)
+        self._memory = OffsetMemory()
+        # For PySpark 4.0 and 4.1: the offset that Spark has seen last, and where the query began in this process.
+        self._seen: dict[str, Any] | None = None
+        self._began: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Executors get the options; connections and the membership stay where they are.
+        # Executors get the options only: connections and membership stay in this process.
         return {"options": self.options, "_listener": None, "_driver": None}
 
     @property
     def driver(self) -> StreamDriver:
-        """The part that talks to the brokers, made when first needed."""
+        """The part that talks to the brokers; the first use makes it."""
         return self._driver_of("")
 
     def _driver_of(self, query: str) -> StreamDriver:
@@ -211,26 +197,43 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return self._driver
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query starts."""
-        # The objects of planning live until the next batch: the garbage collector would walk through them in vain.
-        with no_collection():
-            return self._memory.write(self.driver.initial())
+        """Where a new query starts. The same in each call, as PySpark 4.0 and 4.1 plan the first batch before it."""
+        if self._began is None:
+            # The objects of planning live until the next batch: the garbage collector would walk through them in vain.
+            with no_collection():
+                self._began = self._memory.write(self.driver.initial())
+        return self._began
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """``maxOffsetsPerTrigger``."""
+        from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
         return ReadAllAvailable() if self.options.max_offsets is None else ReadMaxRows(self.options.max_offsets)
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen."""
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
+        """The next batch; proof that ``start`` is done: here offsets are committed, and rebalances happen.
+
+        PySpark 4.0 and 4.1 pass no arguments: then ``start`` is the offset that Spark has seen last, which it has
+        processed before it asks again, and ``maxOffsetsPerTrigger`` is the limit.
+        """
+        if start is not None:
+            return self._next(start, getattr(limit, "max_rows", None))
+        start = self._seen or self.initialOffset()
+        self._seen = self._next(start, self.options.max_offsets)
+        if self._seen is not start and self.options.max_offsets is not None:
+            self._seen["logs"] = self.reportLatestOffset()  # for progress reports: these versions do not call it
+        return self._seen
+
+    def _next(self, start: dict[str, Any], rows: int | None) -> dict[str, Any]:
+        """The next batch of at most ``rows`` offsets, as JSON; ``start`` itself if there is none."""
         with no_collection():
             before = self._memory.read(start)
-            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
             planned = self._driver_of(before.query).next(before, rows)
             return start if planned is before else self._memory.write(planned, before)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The logs' ends, so that a progress report shows the lag."""
-        return self.driver.latest()
+        """The logs' ends as last seen, so that a progress report shows the lag."""
+        return self.driver.view.shown_ends() or None
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Read up to here and no further."""
@@ -238,12 +241,18 @@ class ManagedKafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Slices of the ranges that ``end`` names: the same after a crash, whatever the group looks like by then."""
+        if not _LIMITS and self._seen not in (None, end):
+            raise ConfigurationError(
+                "PySpark 4.0 and 4.1 ask for a batch before they say where the query is, so records would be read "
+                "twice: set spark.sql.streaming.triggerAvailableNowWrapper.enabled to false, its default"
+            )
+        self._seen = end
         if start == end:
             return []
         with no_collection():
             offset = batch_between(start, end, self._memory.read)
             driver, ids = self._driver_of(offset.query), offset.ids
-            named = replace(offset, data=driver.name_run(offset))
+            named = replace(offset, data=driver.claims.name_run(offset))
             return _tasks(self.options, driver.to_read(offset), driver.sizes, ids, driver.member_of(offset), named)
 
     def read(self, partition: Any) -> Iterator[Any]:
@@ -274,17 +283,15 @@ def _tasks(
     member: str | None = None,
     batch: StreamOffset | None = None,
 ) -> Sequence[InputPartition]:
-    """The tasks of a batch: not fewer than this machine has processors, or ``minPartitions``, if there is so much."""
+    """Cut a batch into tasks: ``minPartitions`` (or as many as there are processors) at least, if there are offsets."""
     slots = options.min_partitions or os.cpu_count() or 1
     slices = split(wanted, options.min_partitions)
-    # Only where ranges may share a task their size matters.
-    record_bytes = sizes.of(slices) if len(slices) > slots else {}
     known = ids or {}
     tasks = []
     if options.max_records is not None:
         shares = [[part] for part in at_most(slices, options.max_records)]
-    else:
-        shares = share_out(slices, slots, record_bytes)
+    else:  # the size matters only where ranges may share a task
+        shares = share_out(slices, slots, sizes.of(slices) if len(slices) > slots else {})
     for parts in shares:
         topics = set(map(itemgetter(0), parts))
         task = Task(tuple(parts), {name: known[name] for name in topics if name in known}, member)

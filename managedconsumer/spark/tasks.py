@@ -1,8 +1,7 @@
-"""How the ranges of a batch become Spark tasks: small ranges share a task, big ones are cut. Pure.
+"""Make Spark tasks of a batch's ranges: small ranges share a task, large ones are cut. Pure.
 
-A Python task costs Spark some 26 ms of CPU before it has read a row, and 40 ms of waiting more where Spark talks to
-Python over TCP; then about a microsecond for each row. So what is read in less than a tenth of a second or two is not
-worth a task.
+A Python task costs Spark some 26 ms of CPU before it has read a row (and over TCP 40 ms of waiting), then about a
+microsecond for each row. So a range that is read in 0.1 s is not worth a task of its own.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class Slice(NamedTuple):
 class Task(NamedTuple):
     """The input of one task.
 
-    ``ids``: the topics' ids (hex) when the batch was planned. ``member``: the query's id in its group, which must be in
-    the group when the task ends; None: that does not matter. ``data`` and ``ranges``: what the column ``range`` says.
+    ``ids``: the topics' ids (hex) when the batch was planned. ``member``: the id that must be in the group when the
+    task ends (None: no check). ``data`` and ``ranges``: the values for the column ``range``.
     """
 
     parts: tuple[Slice, ...]
@@ -49,7 +48,7 @@ class Task(NamedTuple):
     ranges: Mapping[TopicPartition, OffsetRange] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A task may have thousands of parts: as columns they are pickled in a fifth of the time.
+        # A task may have thousands of parts; as columns they are pickled in a fifth of the time.
         return _unpickled, (tuple(zip(*self.parts, strict=True)), *self[1:])
 
 
@@ -58,9 +57,9 @@ def _unpickled(columns: tuple[tuple[Any, ...], ...], *others: Any) -> Task:
 
 
 def split(ranges: Mapping[TopicPartition, OffsetRange], min_partitions: int | None = None) -> list[Slice]:
-    """One slice per range; large ranges are cut until there are about ``min_partitions``. Empty ranges give none.
+    """Return one slice per range that is not empty; cut large ones until there are about ``min_partitions``.
 
-    (The rule of Spark's own source: pieces in proportion to the size.)
+    The number of pieces is in proportion to the size, as in Spark's own source.
     """
     wanted = sorted([tp + entry for tp, entry in ranges.items() if entry[0] < entry[1]])
     if min_partitions is None or min_partitions <= len(wanted):
@@ -77,10 +76,10 @@ def split(ranges: Mapping[TopicPartition, OffsetRange], min_partitions: int | No
 def share_out(
     slices: list[Slice], slots: int, record_bytes: Mapping[str, float] = MappingProxyType({})
 ) -> list[list[Slice]]:
-    """The slices of each task: what is ``SMALL`` shares one, of anything larger each has one for itself.
+    """Return the slices of each task: slices below ``SMALL`` share tasks, each larger one has its own.
 
-    ``record_bytes``: bytes for each offset by topic, as far as they are known. There are never fewer tasks than
-    ``slots``, unless there are fewer slices. The tasks that are shared get about the same work each.
+    ``record_bytes``: bytes per offset by topic, as far as known. There are ``slots`` tasks at least, unless there are
+    fewer slices. Shared tasks get about the same work each.
     """
     by_topic = {name: max(1.0 / SMALL, size / SMALL_BYTES) for name, size in record_bytes.items()}
     least = 1.0 / SMALL
@@ -92,7 +91,7 @@ def share_out(
         return tasks
     wanted = max(slots - len(tasks), ceil(sum(map(works.__getitem__, small))), 1)
     turn = min(wanted, len(small))
-    # Forwards and backwards in turn, the largest first: so no task gets all the larger ones.
+    # Deal the slices out forwards and backwards in turn, largest first, so that no task gets all the larger ones.
     for place in range(turn):
         shared = small[place :: 2 * turn] + small[2 * turn - 1 - place :: 2 * turn]
         tasks.append([*map(slices.__getitem__, sorted(shared))])

@@ -1,4 +1,4 @@
-"""The driver's view of what is read: which partitions there are, where their logs begin and end, what is committed."""
+"""The driver's view of its topics: their partitions, where the logs begin and end, and the group's commits."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 log = logging.getLogger(__name__)
 
-# Ends of logs are not asked for more often than this (seconds): an idle query is polled a hundred times a second.
+# The shortest interval (seconds) between two requests for the logs' ends: Spark polls an idle query every 10 ms.
 LOOK_EVERY = 0.1
 _METADATA_AGE_MS = 10_000
-# How long (seconds) a topic may be missing: one that was there, as it may be made anew, and one that never was.
+# How long (seconds) to wait for a missing topic: one that was there (it may be created again), and one that never was.
 _TOPIC_PATIENCE, _NEW_TOPIC_PATIENCE = 15.0, 3.0
 _END_PATIENCE = 5.0
 
@@ -42,12 +42,12 @@ class TopicView:
         self._max_age = int(options.kafka.get("metadata.max.age.ms", _METADATA_AGE_MS)) / 1000.0
         self._logs = LogEnds(self.offsets, self.handler, options.isolation_level)
         self._begins = LogEnds(self.offsets, self.handler, options.isolation_level, EARLIEST)
-        #: How often the leaders were asked where their logs end.
+        #: The number of requests for the logs' ends so far.
         self.looks = 0
         self._looked_at = float("-inf")
-        # All partitions, and the metadata that they are from: an idle query asks for them a hundred times a second.
+        # All partitions, and the snapshot that they are from.
         self._listed: tuple[object, list[TopicPartition]] = (None, [])
-        #: Topics of the group's other members: a leader watches those too.
+        #: Topics of the group's other members, which the leader has to know, too.
         self.watched: frozenset[str] = frozenset()
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class TopicView:
     # -- partitions -----------------------------------------------------------------------------------
 
     def partitions(self) -> list[TopicPartition]:
-        """All partitions that the options name, from metadata that is at most ``metadata.max.age.ms`` old."""
+        """Return all partitions that the options name, from metadata that is at most ``metadata.max.age.ms`` old."""
         chosen = self.options.topics
         if self.handler.now() - self.cluster.refreshed_at >= self._max_age:
             self.refresh()
@@ -75,7 +75,7 @@ class TopicView:
         return self._listed[1]
 
     def topics(self) -> set[str]:
-        """The topics by name; those that match, for a pattern."""
+        """Return the topics that the options name, or whose names match."""
         chosen = self.options.topics
         if chosen.pattern is None:
             return set(chosen.names) or {tp.topic for tp in chosen.partitions}
@@ -83,14 +83,14 @@ class TopicView:
         return {name for name, info in topics.items() if not info.is_internal and self.wants(name)}
 
     def wants(self, topic: str) -> bool:
-        """True if the options name ``topic``, or its name matches, whether the metadata has it or not."""
+        """True if the options name ``topic``, or its name matches; the topic need not exist."""
         chosen = self.options.topics
         if chosen.pattern is None:
             return topic in self.topics()
         return re.compile(chosen.pattern).fullmatch(topic) is not None
 
     def refresh(self) -> None:
-        """Ask for the metadata again; waits a little for a topic that is not there, then raises what is wrong."""
+        """Refresh the metadata. Waits a little for a missing topic, then raises UnknownTopicOrPartition."""
         names = None if self.options.topics.pattern is not None else self.topics()
         known = self._listed[0] is not None
         began = self.handler.now()
@@ -123,9 +123,9 @@ class TopicView:
     # -- offsets --------------------------------------------------------------------------------------
 
     def ends(self, tps: Collection[TopicPartition], *, fresh: bool = False) -> Offsets:
-        """Where the logs end; what was seen within the last ``LOOK_EVERY`` seconds counts unless ``fresh``.
+        """Return the logs' ends, at most ``LOOK_EVERY`` seconds old, or new ones with ``fresh``.
 
-        Brokers that cannot be reached are not an error: then these are the ends as last seen.
+        While a broker cannot be reached, the ends of its partitions are those seen last.
         """
         known = self._logs.ends
         if tps and (fresh or self.look_again_in() == 0.0 or not (alike(known, tps) or known.keys() >= set(tps))):
@@ -150,7 +150,7 @@ class TopicView:
 
     @property
     def epochs(self) -> dict[TopicPartition, int]:
-        """The leaders' epochs when they told the ends."""
+        """The leaders' epochs that came with the ends."""
         return self._logs.epochs
 
     def look_again_in(self) -> float:
@@ -158,11 +158,11 @@ class TopicView:
         return max(0.0, self._looked_at + LOOK_EVERY - self.handler.now())
 
     def shown_ends(self) -> dict[str, dict[str, int]]:
-        """The ends as last seen, without asking, as Spark's own source shows offsets: ``{"topic": {"0": 23}}``."""
+        """Return the ends as last seen, in the form of Spark's own source: ``{"topic": {"0": 23}}``."""
         return self._logs.shown()
 
     def starts(self, tps: Collection[TopicPartition]) -> Offsets:
-        """Where the logs begin."""
+        """Return where the logs begin."""
         if not tps:
             return {}
         began, begins = self.handler.now(), self._begins
@@ -171,7 +171,7 @@ class TopicView:
         return {tp: begins.ends[tp] for tp in tps if tp not in left} | found
 
     def commits(self, tps: Collection[TopicPartition], patience: float) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The group's commits; partitions without are not in it. Raises when the group does not answer."""
+        """Return the group's commits, without partitions that have none. Raises when the group does not answer."""
         found = self.offsets.committed(tps, patience)
         return {
             tp: OffsetAndMetadata(entry.offset, entry.metadata or "")
@@ -180,11 +180,11 @@ class TopicView:
         }
 
     def committed(self, tps: Collection[TopicPartition], patience: float) -> Offsets:
-        """The offsets of :meth:`commits`."""
+        """Return the offsets of :meth:`commits`."""
         return {tp: entry.offset for tp, entry in self.commits(tps, patience).items()}
 
     def resolve(self, where: Where, tps: Collection[TopicPartition]) -> Offsets:
-        """``where`` as one offset per partition; raises ConfigurationError when it does not fit the partitions."""
+        """Return one offset per partition; raises ConfigurationError when ``where`` does not fit the partitions."""
         if where.kind == "latest":
             return self._lookup(dict.fromkeys(tps, LATEST))
         if where.kind == "committed":
@@ -208,7 +208,7 @@ class TopicView:
         late = [tp for tp, offset in found.items() if offset < 0]
         if late and where is self.options.starting and where.strict:
             raise err.ConfigurationError(
-                f"no record of {_names(late)} is as new as the starting timestamp; "
+                f"no record of {partition_names(late)} is as new as the starting timestamp; "
                 "startingOffsetsByTimestampStrategy=latest begins at the end there"
             )
         return {**found, **self._lookup(dict.fromkeys(late, LATEST))}
@@ -222,7 +222,8 @@ class TopicView:
             raise err.ConfigurationError(
                 f"the {what} must name every partition that is read, and no other: "
                 + " and ".join(
-                    [f"{_names(missing)} missing"] * bool(missing) + [f"{_names(extra)} not read"] * bool(extra)
+                    [f"{partition_names(missing)} missing"] * bool(missing)
+                    + [f"{partition_names(extra)} not read"] * bool(extra)
                 )
             )
 
@@ -236,6 +237,7 @@ class TopicView:
         return {tp: answer.offset for tp, answer in found.items()}
 
 
-def _names(tps: Collection[TopicPartition]) -> str:
+def partition_names(tps: Collection[TopicPartition]) -> str:
+    """Return the names of partitions for a message, five at most."""
     shown = ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)[:5])
     return shown if len(tps) <= 5 else f"{shown} and {len(tps) - 5} more"

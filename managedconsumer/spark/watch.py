@@ -1,8 +1,8 @@
-"""Notices topics that were made anew, logs that were truncated, and records that were deleted before they were read.
+"""Finds topics that were created again, logs that were truncated, and records that were deleted before they were read.
 
-Looked at in every mode, whenever the ends of the logs were asked for. A topic's id tells that it is another one, also
-if it has more records than were read. The epoch of the leader, and where it ends in the new leader's log, tell that
-records which were read are not there any more (KIP-320).
+The check runs in every mode, after each look at the logs' ends. A changed topic id shows that a topic was created
+again, also if it has more records than were read. The leader's epoch, and where it ends in the new leader's log, show
+that records which were read are not there any more (KIP-320).
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
 
-# A leader that has just changed may not know the end of the log yet; look this often before data counts as lost.
+# A new leader may not know the end of the log yet: look this often, with these pauses (seconds), before data is lost.
 _LOOKS_BEFORE_LOSS, _LOOK_PAUSE = 5, 0.4
 
 
 class LogWatch:
-    """The ids and epochs of the logs when they were read. Used by one thread."""
+    """Topic ids and leader epochs as of the last read. Used by one thread."""
 
     def __init__(self, view: TopicView) -> None:
         self._view = view
         self.ids: dict[str, str] = {}
-        # The leader's epoch, and where the log ended in it: what is before that end has this epoch or an older one.
+        # The leader's epoch and the log's end then: every record before that end has this epoch or an older one.
         self._epochs: dict[TopicPartition, int] = {}
         self._ends: Offsets = {}
         self._seen: tuple[object, int, int] = (None, 0, 0)
 
     def remember(self, before: StreamOffset) -> None:
-        """Take over the checkpoint's ids and epochs, which count until they were compared."""
+        """Take over ids and epochs of the checkpoint; :meth:`moved` compares them."""
         self.ids = {**before.ids, **self.ids}
         for tp, epoch in before.epochs.items():
             if tp not in self._epochs:
                 self._epochs[tp], self._ends[tp] = epoch, before.ranges[tp].stop
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> Offsets:
-        """Where to go on instead, for the positions whose records are not what was read before.
+        """Return new positions for those partitions whose records are not those that were read before.
 
-        Raises OffsetOutOfRangeError for them unless ``failOnDataLoss`` is false. Cheap if nothing was asked since.
+        Raises OffsetOutOfRangeError for them unless ``failOnDataLoss`` is false. Cheap without news from the brokers.
         """
         if not positions:
             return {}
@@ -52,13 +52,13 @@ class LogWatch:
         if seen[1:] == self._seen[1:] and seen[0] is self._seen[0]:
             return {}
         self._seen = seen
-        moved = self._made_anew(positions)
+        moved = self._created_again(positions)
         moved.update(self._beyond(_without(positions, moved), ends))
         moved.update(self._truncated(_without(positions, moved), _without(ends, moved)))
         return moved
 
     def inside(self, positions: Mapping[TopicPartition, int]) -> Offsets:
-        """``positions`` that were just found, none of them before the start of its log."""
+        """Return ``positions`` with each before the start of its log moved there; see :meth:`lost`."""
         if not positions:
             return {}
         starts = self._view.starts(list(positions))
@@ -70,7 +70,7 @@ class LogWatch:
         return inside
 
     def lost(self, what: str) -> None:
-        """Data may be lost: raise, or say so in the log."""
+        """Raise OffsetOutOfRangeError; with ``failOnDataLoss=false`` log a warning instead."""
         if self._view.options.fail_on_data_loss:
             raise err.OffsetOutOfRangeError(
                 f"data may have been lost: {what}. With the option failOnDataLoss=false the query goes on behind it"
@@ -78,7 +78,7 @@ class LogWatch:
         log.warning("data may have been lost, going on (failOnDataLoss=false): %s", what)
 
     def still_beyond(self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
-        """The ends of the logs that end before ``positions``, also when they are looked at again. ``ends``: as seen."""
+        """Return the ends of those logs that end before ``positions`` in several looks. ``ends``: of the first look."""
         beyond = {tp: ends[tp] for tp, offset in positions.items() if offset > ends.get(tp, offset)}
         for _ in range(_LOOKS_BEFORE_LOSS):
             if not beyond:
@@ -89,7 +89,7 @@ class LogWatch:
 
     # -- what can have happened -------------------------------------------------------------------------
 
-    def _made_anew(self, positions: Mapping[TopicPartition, int]) -> Offsets:
+    def _created_again(self, positions: Mapping[TopicPartition, int]) -> Offsets:
         topics = self._view.cluster.snapshot.topics
         moved: Offsets = {}
         for name in set(map(itemgetter(0), positions)):
@@ -106,7 +106,7 @@ class LogWatch:
         return moved
 
     def _beyond(self, positions: Mapping[TopicPartition, int], ends: Offsets) -> Offsets:
-        """No position may be behind the end of its log: then the topic was made anew, or truncated."""
+        """Move positions behind the end of their log: the topic was created again, or truncated."""
         beyond = self.still_beyond(positions, ends)
         for tp, end in beyond.items():
             self.lost(
@@ -117,7 +117,7 @@ class LogWatch:
         return self._view.starts(list(beyond))
 
     def _truncated(self, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
-        """A new leader may have fewer records than were read, and others in their place by now."""
+        """Move positions that a new leader's log does not reach; it may have other records there by now."""
         now, known = self._view.epochs, self._epochs
         asked = {}
         if known and known != now:

@@ -1,4 +1,4 @@
-"""Options as values: numbers, flags, JSON by partition, and where a read begins and ends. Pure."""
+"""Parse options: numbers, flags, JSON by partition, and where a read begins and ends. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Where:
     """Where to begin or to end: ``earliest``, ``latest``, ``committed``, or an ``offset`` or ``timestamp`` each.
 
     ``by_partition`` holds offsets (-2 and -1: earliest, latest) or timestamps in ms; ``timestamp`` one for all.
-    ``said`` is the user's own text, "" for a default.
+    ``said`` is the user's text, "" for a default.
     """
 
     kind: str
@@ -28,7 +28,7 @@ class Where:
 
 
 def number(options: Mapping[str, str], name: str, minimum: int, prefix: str = "") -> int | None:
-    """A whole number of at least ``minimum``, None if it is not given; raises ConfigurationError."""
+    """Parse a whole number of at least ``minimum``; None if it is not given. Raises ConfigurationError."""
     text = options.get(name.lower())
     if text is None:
         return None
@@ -42,7 +42,7 @@ def number(options: Mapping[str, str], name: str, minimum: int, prefix: str = ""
 
 
 def flag(options: Mapping[str, str], name: str, default: bool, prefix: str = "") -> bool:
-    """``true`` or ``false``; raises ConfigurationError."""
+    """Parse ``true`` or ``false``. Raises ConfigurationError."""
     text = options.get(name.lower(), str(default)).lower()
     if text not in ("true", "false"):
         raise ConfigurationError(f"{prefix}{name} must be true or false, not {text!r}")
@@ -50,7 +50,7 @@ def flag(options: Mapping[str, str], name: str, default: bool, prefix: str = "")
 
 
 def json_object(name: str, text: str, example: str, words: str = "") -> dict[str, Any]:
-    """A JSON object that is not empty; raises ConfigurationError with the example. ``words``: allowed besides."""
+    """Parse a JSON object that is not empty. Raises ConfigurationError with the example, and other valid ``words``."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -61,7 +61,7 @@ def json_object(name: str, text: str, example: str, words: str = "") -> dict[str
 
 
 def by_partition_of(name: str, text: str, lowest: int, words: str = "") -> dict[TopicPartition, int]:
-    """A number for each partition, at least ``lowest``; raises ConfigurationError. ``words``: allowed besides."""
+    """Parse a number of at least ``lowest`` for each partition. Raises ConfigurationError (see :func:`json_object`)."""
     example = '{"page-views": {"0": 23, "1": ' + str(-2 if lowest < 0 else 1767225600000) + "}}"
     nested = json_object(name, text, example, words)
     try:
@@ -82,7 +82,7 @@ def by_partition_of(name: str, text: str, lowest: int, words: str = "") -> dict[
 
 
 def starting(options: Mapping[str, str], streaming: bool, group: str | None) -> Where:
-    """Where a read begins; raises ConfigurationError."""
+    """Parse where a read begins. Raises ConfigurationError."""
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in ("error", "latest"):
         raise ConfigurationError(f"startingOffsetsByTimestampStrategy must be error or latest, not {strategy!r}")
@@ -107,7 +107,7 @@ def starting(options: Mapping[str, str], streaming: bool, group: str | None) -> 
 
 
 def ending(options: Mapping[str, str], streaming: bool) -> Where:
-    """Where a batch read ends; raises ConfigurationError."""
+    """Parse where a batch read ends. Raises ConfigurationError."""
     names = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     if streaming:
         for name in names:

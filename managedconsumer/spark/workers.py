@@ -1,4 +1,4 @@
-"""Which Python Spark's workers are, where they find PySpark and this package, and how the JVM talks to them."""
+"""Set the Python of Spark's workers, their path to PySpark and to this package, and their sockets to the JVM."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
-# Spark puts its pyspark.zip in front of everything else, and Python compiles what it finds in a zip anew in each
-# process: 0.9 s of CPU for the reader of a query, as much for the first worker. Its jar on the same path holds no
-# Python, but each process reads the names of its 5,000 entries twice: 0.05 s.
+# Spark puts its pyspark.zip first on the path, and Python compiles modules of a zip again in each process: 0.9 s of CPU
+# for the reader of a query, and for the first worker. Its jar on the same path has no Python, but each process reads
+# the names of its 5,000 entries twice: 0.05 s.
 _SCRIPT = """\
 #!/bin/sh
 # Python without Spark's own archives: the same PySpark is installed, and compiled.
@@ -47,7 +47,7 @@ def use_this_python() -> None:
 
 
 def _without_zip() -> str | None:
-    """A script that starts this Python without ``pyspark.zip``; None where the zip may be another PySpark."""
+    """Return a script that starts this Python without ``pyspark.zip``; None if the zip may be another PySpark."""
     found = find_spec("pyspark")
     home = None if found is None or found.origin is None else Path(found.origin).parent
     if home is None or os.name != "posix" or not (home / "python" / "lib" / "pyspark.zip").exists():
@@ -76,7 +76,7 @@ def talk_by_unix_sockets(settings: dict[str, str], master: str) -> None:
 
 
 def _holds_sockets(directory: str) -> bool:
-    """Not every file system does, and a path may be too long (107 bytes)."""
+    """True if a socket can be made there: some file systems cannot, and a path has 107 bytes at most."""
     path = os.path.join(directory, _NAME)
     try:
         with socket.socket(socket.AF_UNIX) as found:
@@ -89,7 +89,7 @@ def _holds_sockets(directory: str) -> bool:
 
 @functools.cache
 def _directory() -> Path:
-    """For what this process and its workers need on the disk; removed when this process ends."""
+    """A temporary directory for this process and its workers; removed when this process ends."""
     directory = Path(tempfile.mkdtemp(prefix="managedconsumer-"))
     atexit.register(_remove, directory, os.getpid())
     return directory

@@ -1087,7 +1087,7 @@ SPARK = [
     Mutant(
         "JSON: any bytes are text",
         "managedconsumer/spark/decoding/json_values.py",
-        "        text.decode()  # Arrow takes",
+        "        text.decode()  # Arrow accepts",
         "        # Arrow takes",
         ("tests/spark/test_typed.py",),
     ),

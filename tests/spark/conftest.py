@@ -13,7 +13,7 @@ from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from tests.spark.queries import Query
+from tests.spark.queries import ADMISSION, Query
 
 
 def produce(broker: DevBroker, topic: str, count: int, partitions: int = 4) -> None:
@@ -32,6 +32,24 @@ def committed(broker: DevBroker, topic: str, group: str) -> dict[int, int]:
         return {tp.partition: offset for tp, offset in view.committed(view.partitions(), 20.0).items()}
     finally:
         view.close()
+
+
+#: For tests of what PySpark 4.0 and 4.1 do not have (docs/howto/spark_clusters.rst, "Versions of PySpark").
+needs_available_now = pytest.mark.skipif(not ADMISSION, reason="here Trigger.AvailableNow is one batch")
+
+
+def run_to_end(writer: Any) -> None:
+    """Run a query until it has read everything, also where Trigger.AvailableNow is one batch."""
+    if ADMISSION:
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(90)
+    else:
+        query = writer.start()
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+    assert query.exception() is None
 
 
 @pytest.fixture

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+from importlib.util import find_spec
 from typing import Any
-
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.spark.source import ManagedKafkaStreamReader
 
+#: False with PySpark 4.0 and 4.1.
+ADMISSION = find_spec("pyspark.sql.streaming.datasource") is not None
 Row = tuple[int, int]  # partition, offset
 
 
@@ -31,20 +32,32 @@ class Query:
         self.reader = ManagedKafkaStreamReader(self.options, listener)
         self.start = start
         self.planned: Any = None
+        self._told = False
         self.rows: list[Row] = []
         #: The name of the last batch that was executed, as its rows say it (with the column range).
         self.name = ""
 
     def plan(self) -> Any:
         """Spark's calls up to the point where it has written the batch into its log; None when there is no news."""
+        end = json.loads(json.dumps(self._latest()))
+        self.planned = None if end == self.start else end
+        return self.planned
+
+    def _latest(self) -> Any:
+        if not ADMISSION:  # PySpark 4.0 and 4.1
+            if self.start is not None and not self._told:
+                self.reader.partitions(self.start, self.start)  # setLatestSeenOffset() of a query with a checkpoint
+            self._told = True
+            end = self.reader.latestOffset()
+            self.start = self.start or json.loads(json.dumps(self.reader.initialOffset()))
+            return end
         if self.start is None:
             self.start = json.loads(json.dumps(self.reader.initialOffset()))
         limit = self.reader.getDefaultReadLimit()
-        assert isinstance(limit, (ReadAllAvailable, ReadMaxRows))
-        end = json.loads(json.dumps(self.reader.latestOffset(self.start, limit)))
+        assert type(limit).__name__ in ("ReadAllAvailable", "ReadMaxRows")
+        end = self.reader.latestOffset(self.start, limit)
         self.reader.reportLatestOffset()
-        self.planned = None if end == self.start else end
-        return self.planned
+        return end
 
     def execute(self, end: Any = None) -> list[Row]:
         """Run a planned batch as executors would: with a pickled reader and pickled slices."""

@@ -14,7 +14,7 @@ import pytest
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.decoding.avro_bounds import MOST_EMPTY_ITEMS
 from managedconsumer.spark.decoding.avro_values import AvroDecoder, compiled
-from managedconsumer.spark.decoding.columns import decode
+from managedconsumer.spark.decoding.formats import decode
 from tests.spark.registries import framed
 from tests.spark.test_avro_columns import decoder_of, needs_build, written
 

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.source import ManagedKafkaSource
 from managedconsumer.testing import DevBroker
-from tests.spark.conftest import produce
+from tests.spark.conftest import produce, run_to_end
 
 MakeTopic = Callable[..., str]
 
@@ -80,9 +80,7 @@ def test_tables_and_views_in_sql(spark: Any, kafka43: DevBroker, topic: MakeTopi
         assert sorted(row.offset for row in spark.sql(some).collect()) == list(range(40, 50))
         stream = spark.readStream.option("startingOffsets", "earliest").table("views").select("partition", "offset")
         writer = stream.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = writer.option("path", str(tmp_path / "out")).trigger(availableNow=True).start()
-        assert query.awaitTermination(90)
-        assert query.exception() is None
+        run_to_end(writer.option("path", str(tmp_path / "out")))
         assert spark.read.parquet(str(tmp_path / "out")).count() == 100
     finally:
         spark.sql("DROP TABLE views")

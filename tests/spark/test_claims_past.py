@@ -125,7 +125,7 @@ def test_a_query_goes_back_with_its_log(place: Place, caplog: pytest.LogCaptureF
     put_back()
     with caplog.at_level("WARNING"):
         assert ran(claiming, batch(20, 30), "c") == {T0: 10}
-    assert "views-0 from 20 to 10" in caplog.text
+    assert "views-0 went back from 20 to 10" in caplog.text
 
 
 def test_a_log_that_has_lost_a_partition_is_told(place: Place) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from managedconsumer.spark import PageViews
 from managedconsumer.testing import DevBroker
+from tests.spark.conftest import needs_available_now
 from tests.spark.test_spark import write_views
 
 pytestmark = pytest.mark.spark
@@ -33,6 +34,7 @@ def example(name: str) -> Any:
     return module
 
 
+@needs_available_now
 @pytest.mark.usefixtures("spark")
 def test_the_examples(kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path) -> None:
     name = topic(kafka43, 4, {"retention.ms": -1})

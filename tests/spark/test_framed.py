@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.columns import decode
 from managedconsumer.spark.decoding.decoders import decoder_of, parse_format
+from managedconsumer.spark.decoding.formats import decode
 from managedconsumer.spark.decoding.protobuf_values import take_places
 from managedconsumer.spark.decoding.registry import RegistryError
 from tests.spark.registries import NOT_FOUND, Registry, framed

@@ -21,8 +21,8 @@ from managedconsumer.coordinator import requests
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.spark.claims.chains import ClaimStore
 from managedconsumer.spark.ranges import StreamOffset
-from managedconsumer.spark.store import ClaimStore
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
 from tests.spark.conftest import committed, produce

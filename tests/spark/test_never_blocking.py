@@ -178,7 +178,7 @@ def test_progress_in_a_group_that_has_members_is_told_and_does_not_stop_the_quer
     assert sorted(query.batch()) == rows(range(10))
     assert query.batch() == []
     (line,) = [record.getMessage() for record in caplog.records if "progress is not committed" in record.getMessage()]
-    assert "nobody may consume in the group" in line
+    assert "the group must have no members" in line
 
 
 def test_the_batch_of_a_lost_member_fails(broker: MemoryBroker, make: Make) -> None:

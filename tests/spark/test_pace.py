@@ -12,9 +12,8 @@ import pytest
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.spark.lag import LagListener, SourceLag
-from managedconsumer.spark.migration import batch_between, from_connector
 from managedconsumer.spark.pace import Pace, at_most, seconds
-from managedconsumer.spark.ranges import OffsetRange, StreamOffset
+from managedconsumer.spark.ranges import OffsetRange, StreamOffset, batch_between, from_connector
 from managedconsumer.spark.tasks import Slice
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker

@@ -81,3 +81,13 @@ def test_sparks_own_source() -> None:
     }
     found = progress_of(query({"timestamp": "2026-01-01T00:00:00.000Z", "sources": [source]}))
     assert found[P0].lag == 5
+
+
+def test_reports_of_pyspark_4_1() -> None:
+    """It writes offsets as Python does, and has the offset of the batch in place of the logs' ends."""
+    told = report(0, {P0: (0, 4), P1: (0, 2)}, {})
+    end = {**json.loads(told["sources"][0]["endOffset"]), "logs": {"orders": {"0": 10, "1": 2}}, "initial": False}
+    for name in ("endOffset", "latestOffset"):
+        told["sources"][0][name] = str(end)
+    found = progress_of(query(told))
+    assert [(tp, each.position, each.end, each.lag) for tp, each in found.items()] == [(P0, 4, 10, 6), (P1, 2, 2, 0)]

@@ -14,6 +14,7 @@ from managedconsumer.spark import LagListener, SqlClaims, group_claims
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.spark.conftest import run_to_end
 from tests.spark.test_spark import reader
 from tests.waiting import until
 
@@ -117,9 +118,8 @@ def test_parquet_in_append_mode_counts_each_row_once_through_fourteen_interrupti
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
     failures = 0
     while True:
-        query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(90)
+            run_to_end(writer)
             break
         except StreamingQueryException as error:
             assert "Interrupted" in str(error), error

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import DevBroker
-from tests.spark.conftest import committed, produce
+from tests.spark.conftest import committed, produce, run_to_end
 from tests.spark.test_members import evict
 from tests.waiting import until
 
@@ -32,9 +32,7 @@ def stream(spark: Any, broker: DevBroker, topic: str, **options: str) -> Any:
 def read_now(frame: Any, out: Path, checkpoint: Path) -> None:
     """Everything that is there, into ``out``."""
     writer = frame.writeStream.format("parquet").option("path", str(out))
-    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-    assert query.awaitTermination(90)
-    assert query.exception() is None
+    run_to_end(writer.option("checkpointLocation", str(checkpoint)))
 
 
 def rows(spark: Any, out: Path) -> list[tuple[int, int]]:

@@ -12,6 +12,7 @@ import pytest
 
 from managedconsumer import TopicPartition
 from managedconsumer.stores import SQLStore
+from tests.spark.conftest import run_to_end
 
 pytestmark = pytest.mark.spark
 SCHEMA = "topic string, partition int, offset bigint, value string"
@@ -41,9 +42,7 @@ def test_each_row_is_stored_once(spark: Any, tmp_path: Path, size: int | None) -
         store = SQLStore(lambda: sqlite3.connect(database))
         frame = spark.readStream.schema(SCHEMA).json(str(source))
         writer = frame.writeStream.foreachBatch(store.foreach_batch(insert, group="query", max_offsets=size))
-        query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
-        assert query.awaitTermination(90)
-        assert query.exception() is None
+        run_to_end(writer.option("checkpointLocation", str(checkpoint)))
         offsets.append(store.load("query", [TopicPartition("orders", n) for n in range(2)]))
         store.close()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from managedconsumer.errors import ConfigurationError
+from managedconsumer.spark.claims.chains import ClaimStore
 from managedconsumer.spark.ranges import OffsetRange
-from managedconsumer.spark.store import ClaimStore
 from managedconsumer.structs import TopicPartition
 
 TP = TopicPartition("page-views", 3)
@@ -66,7 +66,7 @@ def test_empty_ranges_need_no_claim(tmp_path: Path) -> None:
 def test_many_processes_claim_the_same_ranges_and_each_is_won_once(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from managedconsumer.spark.store import ClaimStore\n"
+        "from managedconsumer.spark.claims.chains import ClaimStore\n"
         "from managedconsumer.spark.ranges import OffsetRange\n"
         "from managedconsumer.structs import TopicPartition\n"
         "store, me = ClaimStore(sys.argv[1]), sys.argv[2]\n"

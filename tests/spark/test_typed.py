@@ -17,9 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
-from managedconsumer.spark.decoding.columns import decode
 from managedconsumer.spark.decoding.decoders import decoder_of, parse_format
-from managedconsumer.spark.decoding.formats import ValueFormat
+from managedconsumer.spark.decoding.formats import ValueFormat, decode
 from managedconsumer.testing import MemoryBroker
 from tests.spark.queries import Query
 from tests.spark.registries import Registry, framed

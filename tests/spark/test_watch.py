@@ -137,7 +137,7 @@ def test_nothing_is_compared_when_nothing_was_asked(monkeypatch: pytest.MonkeyPa
     view = View()
     logs = watching(view)
     logs.moved({P0: 90})
-    monkeypatch.setattr(LogWatch, "_made_anew", lambda *_: pytest.fail("compared again"))
+    monkeypatch.setattr(LogWatch, "_created_again", lambda *_: pytest.fail("compared again"))
     assert logs.moved({P0: 90}) == {}
 
 

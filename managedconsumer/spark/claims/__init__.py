@@ -1,1 +1,1 @@
-"""Claim logs: which of the batches that were written count. See :mod:`managedconsumer.spark.claims.log`."""
+"""Claim logs, which say which of the written batches count. See :mod:`managedconsumer.spark.claims.log`."""

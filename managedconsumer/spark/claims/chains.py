@@ -1,7 +1,7 @@
 """Claims as objects of a directory or an object store: one object for each range, created only if it is not there.
 
-The claims of a partition form a chain: each says where it stops, and there the next one starts. Only what the chain
-reaches counts. From time to time a segment says in one object what a thousand claims say::
+The claims of a partition form a chain: each names its stop, where the next one starts. Only claims in the chain count.
+After every thousand claims one segment repeats them in a single object::
 
     _claims/<topic>/<partition>/root.json             where the chain begins
     _claims/<topic>/<partition>/<start>.json          {"stop": ..., "data": ...}
@@ -12,18 +12,19 @@ reaches counts. From time to time a segment says in one object what a thousand c
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from typing import Collection, Iterator
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.claims.log import Winners, winners_of
+from managedconsumer.spark.claims.log import ClaimLog, Winners, claimed, winners_of
 from managedconsumer.spark.ranges import OffsetRange, Ranges
-from managedconsumer.stores.objects import Objects
+from managedconsumer.stores.objects import LocalObjects, Objects
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_input import is_legal
 
 _TOP, _REPEATS = "_claims", "_repeats"
-#: So many claims make a segment.
+#: Claims in a segment.
 EVERY = 1000
 
 
@@ -44,13 +45,13 @@ class Chains:
         self._every = every
         # The last claim of each partition that was seen.
         self._tips: dict[TopicPartition, Claim] = {}
-        # How many claims were seen since the last segment, and where that one ends.
+        # The number of claims seen since the last segment, and the end of that segment.
         self._loose: dict[TopicPartition, int] = {}
         self._floor: dict[TopicPartition, int] = {}
         self._settled = ""
 
     def partitions(self) -> list[TopicPartition]:
-        """Every partition of which something was claimed."""
+        """Return all partitions with claims."""
         names = self.objects.names
         return sorted(
             TopicPartition(topic, int(number))
@@ -60,20 +61,20 @@ class Chains:
         )
 
     def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """The first offset that nobody has claimed, of ``tps`` or of all. Cheap when asked again."""
+        """Return the first unclaimed offset of ``tps``, or of all partitions. Cheap when called again."""
         asked = self.partitions() if tps is None else tps
         return {tp: end for tp in asked if (end := self.end(tp)) is not None}
 
     def root(self, tp: TopicPartition) -> int | None:
-        """Where the partition's chain begins; None before its first claim."""
+        """Return where the partition's chain begins; None before its first claim."""
         found = self.objects.read(f"{_home(tp)}/root.json")
         return None if found is None else int(json.loads(found)["start"])
 
     def end(self, tp: TopicPartition) -> int | None:
-        """The first offset that nobody has claimed; None before the first claim."""
+        """Return the first unclaimed offset; None before the first claim."""
         tip = self._tips.get(tp)
         if tip is not None and self._read(tp, tip.start) != tip:
-            tip = None  # it is in a segment by now; or this is an older copy of the place, perhaps with other claims
+            tip = None  # it is in a segment by now, or this is an older copy of the directory
             del self._tips[tp]
         position = self._begin(tp) if tip is None else tip.stop
         if position is None:
@@ -87,7 +88,7 @@ class Chains:
         return position
 
     def chain(self, tp: TopicPartition) -> Iterator[Claim]:
-        """The claims that count, in order."""
+        """Yield the claims that count, in order."""
         position = self.root(tp)
         if position is None:
             return
@@ -99,13 +100,13 @@ class Chains:
     def _claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
         """See :meth:`managedconsumer.spark.ClaimStore.claim`.
 
-        A claim that outlived a power failure without its data would be a hole that nobody reads again.
+        The data is written through first: a claim that survived a power failure without it would lose those records.
         """
         if entry.size <= 0:
             return True
         home = _home(tp)
         if entry.start < self._floor.get(tp, 0):
-            # The claim of these offsets may have been put into a segment and deleted.
+            # The claim of these offsets may be in a segment only.
             return Claim(*entry, data) in self.chain(tp)
         if self._settled != data:  # a batch claims partition by partition
             self.objects.settle(data)
@@ -118,7 +119,7 @@ class Chains:
         return self._read(tp, entry.start) == Claim(*entry, data)
 
     def snapshot(self, tp: TopicPartition) -> None:
-        """Put what was claimed since the last segment into a segment. Two at once do no harm: one of them counts."""
+        """Make a segment of the claims since the last one. Of two processes that do it at once, one succeeds."""
         begin = self._begin(tp)
         claims = [] if begin is None else list(self._walk(tp, begin))
         if claims:
@@ -128,9 +129,9 @@ class Chains:
         self._loose[tp] = 0
 
     def vacuum(self, older_than: float) -> int:
-        """Delete the claims that a segment repeats and that are older than ``older_than`` seconds; how many.
+        """Delete claims that are in a segment and older than ``older_than`` seconds; returns their number.
 
-        ``older_than`` must be longer than any batch may take, that of a driver that hangs included.
+        ``older_than`` must be longer than any batch may take, also that of a hanging driver.
         """
         deleted = 0
         for tp in self.partitions():
@@ -146,7 +147,7 @@ class Chains:
     # -- objects ----------------------------------------------------------------------------------------
 
     def _begin(self, tp: TopicPartition) -> int | None:
-        """Where to look for claims from: behind the last segment, or at the root."""
+        """Return where single claims begin: behind the last segment, or at the root."""
         position = self.root(tp)
         self._floor.pop(tp, None)
         if position is not None:
@@ -156,7 +157,7 @@ class Chains:
         return position
 
     def _segments(self, tp: TopicPartition, root: int, *, last: bool = False) -> Iterator[list[Claim]]:
-        """The segments of the chain in order, or only the last of them."""
+        """Yield the segments of the chain in order, or only the last one."""
         starts = [int(name.removesuffix(".json")) for name in self.objects.names(f"{_home(tp)}/segments")]
         for start in starts[-1:] if last else starts:
             content = self.objects.read(_segment(tp, start))
@@ -173,7 +174,7 @@ class Chains:
             yield claims
 
     def _walk(self, tp: TopicPartition, position: int) -> Iterator[Claim]:
-        """The claims from ``position`` on, one by one."""
+        """Yield the claims from ``position`` on."""
         while (claim := self._read(tp, position)) is not None:
             yield claim
             position = claim.stop
@@ -190,29 +191,61 @@ class Chains:
         return Claim(start, int(found["stop"]), str(found["data"]))
 
 
-class ObjectClaims(Chains):
+class ObjectClaims(Chains, ClaimLog):
     """A :class:`~managedconsumer.spark.claims.log.ClaimLog` of small objects. Used by one thread at a time."""
 
     def __repr__(self) -> str:
         return f"ObjectClaims({self.objects!r})"
 
     def claim(self, ranges: Ranges, data: str) -> Ranges:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`."""
         return {tp: entry for tp, entry in ranges.items() if self._claim(tp, entry, data)}
 
     def repeat(self, data: str, name: str) -> None:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`."""
         self.objects.create(f"{_REPEATS}/{data}.json", _dump({"as": name}))
 
     def repeated(self, data: str) -> bool:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
         return self.objects.read(f"{_REPEATS}/{data}.json") is not None
 
     def winners(self) -> Winners:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`."""
         return winners_of(
             (tp, OffsetRange(c.start, c.stop), c.data) for tp in self.partitions() for c in self.chain(tp)
         )
+
+
+class ClaimStore(Chains):
+    """A directory of claims: several writers share it, and each record counts once.
+
+    A writer writes its data under a unique name. Then it *claims* its ranges one by one: it creates a file named by the
+    range's first offset, which fails if that exists. Any number of processes may use the directory at once, each by one
+    thread at a time. It must be on a file system with hard links and a common view for all of them: a local disk, NFS.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        objects = LocalObjects(path)
+        super().__init__(objects)
+        self.path = objects.path
+        #: The same claims, as a claim log.
+        self.log = ObjectClaims(objects)
+
+    def __repr__(self) -> str:
+        return f"ClaimStore({str(self.path)!r})"
+
+    def claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
+        """Claim a range for ``data``; False if another writer was first. Durable when it returns True.
+
+        Before the claim, the file or directory of the store that ``data`` names, if there is one, is written through to
+        the disk. A range that ``data`` claimed before is True. Raises ConfigurationError for a topic name that Kafka
+        does not allow, OSError when the file cannot be written.
+        """
+        return self._claim(tp, entry, data)
+
+    def winners(self) -> dict[str, set[TopicPartition]]:
+        """Return which data counts, and for which partitions: ``{data: partitions}``."""
+        return {data: set(ranges) for data, ranges in self.log.winners().items()}
+
+    def claimed(self) -> dict[TopicPartition, int]:
+        """Return how many offsets of each partition are claimed."""
+        return claimed(self.log)
 
 
 def _home(tp: TopicPartition) -> str:

@@ -19,7 +19,7 @@ SCHEME = "delta"
 
 
 class DeltaClaims(TableClaims):
-    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in a Delta table, which it makes. Used by one thread.
+    """A claim log in a Delta table, which it makes. Used by one thread.
 
     ``url``: ``delta:///absolute/path``, or ``delta+s3://bucket/path`` with any scheme that deltalake knows.
     ``storage_options`` go to deltalake; without them it looks for credentials in the environment. The ends are
@@ -48,14 +48,12 @@ class DeltaClaims(TableClaims):
         return len(version.vacuum(hours, dry_run=False, enforce_retention_duration=False))
 
     def _find(self, *, make: bool) -> DeltaStore | None:
-        """See :meth:`TableClaims._find`."""
         from deltalake import DeltaTable
 
         there = make or DeltaTable.is_deltatable(self._path, self._options)
         return _Ends(self._path, schema=schema(), storage_options=self._options) if there else None
 
     def _columns(self, version: Any, names: Sequence[str]) -> Any:
-        """See :meth:`TableClaims._columns`."""
         return version.to_pyarrow_table(columns=list(names))
 
 

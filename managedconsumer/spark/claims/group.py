@@ -1,9 +1,9 @@
 """Kafka as the claim log: the group's own commit is the claim, and its metadata names the batch.
 
-The broker refuses the commit of a member that was thrown out, so a query that has lost its partitions cannot claim.
-There is no second truth beside the group's offsets, and nothing to run. A commit says only what was claimed last; so
-each batch has a *manifest*, written before the batch runs, which names its ranges and for each partition the batch
-before. From the commit the manifests lead back to the beginning, or to the last snapshot::
+The broker refuses the commit of an evicted member, so a query that has lost its partitions cannot claim. No other
+service is needed. As a commit names only the last claim, each batch has a *manifest*, written before the batch runs. It
+names the batch's ranges and the previous batch of each partition, so manifests lead from the commit back to the first
+batch, or to the last snapshot::
 
     _manifests/<batch>.json                {"topic": {"0": [start, stop, "the batch before"]}}
     _manifests/<batch>-<driver>.json       the same, for a driver that ran the batch again
@@ -20,7 +20,7 @@ from typing import Any, Callable, Collection, Iterator, Mapping, NamedTuple
 
 from managedconsumer.errors import ConfigurationError, KafkaException
 from managedconsumer.spark.claims.chains import EVERY
-from managedconsumer.spark.claims.log import Winners
+from managedconsumer.spark.claims.log import ClaimLog, Winners
 from managedconsumer.spark.positions import Author
 from managedconsumer.spark.ranges import OffsetRange, Ranges
 from managedconsumer.stores.objects import Objects
@@ -32,30 +32,30 @@ _TOP = "_manifests"
 _SNAPSHOTS = f"{_TOP}/snapshots"
 
 Commits = Mapping[TopicPartition, OffsetAndMetadata]
-#: The group's commits; of all partitions for None.
+#: Returns the group's commits, for None those of all partitions.
 Fetch = Callable[["Collection[TopicPartition] | None"], Commits]
-#: Commits as the member; which of the partitions are committed now.
+#: Commits as the member; returns the partitions whose commit stands.
 Commit = Callable[[Mapping[TopicPartition, int]], Collection[TopicPartition]]
 
 
 class Link(NamedTuple):
-    """A partition's part of a batch: its range, and the batch that counts before it ("": there is none)."""
+    """A partition's part of a batch: its range, and the previous batch that counts ("": there is none)."""
 
     range: OffsetRange
     before: str
 
 
 class Place(NamedTuple):
-    """Where a partition is, and by which batch."""
+    """The next offset of a partition, and the last batch."""
 
     offset: int
     data: str
 
 
-class GroupClaims:
+class GroupClaims(ClaimLog):
     """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in the commits of a group. Used by one thread.
 
-    ``fetch``: asks for the group's commits. ``commit``: commits as the group's member; None: this can only be read.
+    ``fetch``: returns the group's commits. ``commit``: commits as the group's member; None: the log is read-only.
     """
 
     def __init__(self, objects: Objects, fetch: Fetch, commit: Commit | None = None, every: int = EVERY) -> None:
@@ -70,7 +70,7 @@ class GroupClaims:
     # -- the log ----------------------------------------------------------------------------------------
 
     def claim(self, ranges: Ranges, data: str) -> Ranges:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`. ConfigurationError: it can only be read."""
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`. Raises ConfigurationError if read-only."""
         if self._commit is None:
             raise ConfigurationError("only the query that is a member of the group claims for it")
         self._last.update({tp: data for tp, entry in ranges.items() if entry.size > 0})
@@ -78,7 +78,6 @@ class GroupClaims:
         return {tp: entry for tp, entry in ranges.items() if tp in done}
 
     def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.ends`."""
         tips, _ = self._snapshot()
         commits = self._fetch(tps)
         found = {tp: place.offset for tp, place in tips.items() if tps is None or tp in tps}
@@ -91,13 +90,12 @@ class GroupClaims:
             self.objects.create(f"{_TOP}/{name}.json", content)
 
     def repeated(self, data: str) -> bool:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
         return any(name.startswith(f"{data}-") for name in self.objects.names(_TOP))
 
     def winners(self) -> Winners:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.winners`.
 
-        Raises ConfigurationError if a manifest is gone, or if others have moved the group's offsets.
+        Raises ConfigurationError if a manifest is missing, or if another program has moved the group's offsets.
         """
         before, names = self._snapshot()
         found: Winners = {}
@@ -114,7 +112,7 @@ class GroupClaims:
     # -- what the query tells ---------------------------------------------------------------------------
 
     def announce(self, ranges: Ranges, data: str) -> None:
-        """A batch was planned: write its manifest, before it runs."""
+        """Write the manifest of a batch that was planned and did not run yet."""
         nested: dict[str, dict[str, list[Any]]] = {}
         links = {tp: Link(entry, self._last.get(tp, "")) for tp, entry in ranges.items()}
         for tp, link in links.items():
@@ -130,11 +128,11 @@ class GroupClaims:
     def found(
         self, tps: Collection[TopicPartition], commits: Commits, done: Ranges, data: str
     ) -> dict[TopicPartition, int]:
-        """Where ``tps`` go on that the group has just given us; those of which nothing is known are left out.
+        """Return where newly assigned ``tps`` go on; those without a commit or a batch are left out.
 
-        ``done``: the ranges of the batch ``data``, which is done and perhaps not claimed yet. It is claimed by the next
-        commit where the group is still where the batch began, and by the batch that its manifest names. ``data`` "":
-        nobody knows which run of the batch has ended, so it is read again.
+        ``done``: the ranges of the batch ``data``, which is done and perhaps not claimed yet. The next commit claims it
+        if the group still is at the batch's start, and at the batch that its manifest names. ``data`` "": it is unknown
+        which run of the batch has ended, so it is read again.
         """
         tips, _ = self._snapshot()
         links = self._manifest(data) if data else None
@@ -156,13 +154,13 @@ class GroupClaims:
         return at
 
     def last(self, tp: TopicPartition) -> str:
-        """The batch that the next commit of a partition claims, or has claimed."""
+        """Return the batch that the next commit of a partition claims."""
         return self._last.get(tp, "")
 
     # -- snapshots --------------------------------------------------------------------------------------
 
     def snapshot(self) -> None:
-        """Write down what counts, so that nobody has to go back further. Two at once do no harm: one of them counts."""
+        """Write what counts so far, so that readers need no older manifest. Of two at the same time one succeeds."""
         before, known = self._snapshot()
         now = self._now()
         new: dict[str, dict[str, dict[str, list[int]]]] = {}
@@ -176,13 +174,13 @@ class GroupClaims:
         self._manifests.clear()
 
     def vacuum(self, older_than: float) -> int:
-        """Delete the manifests that are older than ``older_than`` seconds, after a snapshot; how many.
+        """Delete manifests older than ``older_than`` seconds, after a snapshot; returns their number.
 
-        ``older_than`` must be longer than any batch may take, that of a driver that hangs included.
+        ``older_than`` must be longer than any batch may take, also that of a hanging driver.
         """
         self.snapshot()
         deleted = 0
-        # A batch's own manifest goes before those of its repetitions, which say that it is not to be believed.
+        # A batch's own manifest goes before those of its repetitions, without which it would seem valid.
         for each in reversed(self.objects.names(_TOP)):
             name = f"{_TOP}/{each}"
             if each.endswith(".json") and self.objects.age(name) > older_than:
@@ -191,7 +189,7 @@ class GroupClaims:
         return deleted
 
     def _snapshot(self) -> tuple[dict[TopicPartition, Place], list[str]]:
-        """Where the last snapshot ends, and the names of all."""
+        """Return where the last snapshot ends, and the names of all snapshots."""
         names = [name for name in self.objects.names(_SNAPSHOTS) if name.endswith(".json")]
         content = self.objects.read(f"{_SNAPSHOTS}/{names[-1]}") if names else None
         if content is None:
@@ -207,14 +205,14 @@ class GroupClaims:
     def _since(
         self, before: Mapping[TopicPartition, Place], now: Mapping[TopicPartition, Place]
     ) -> Iterator[tuple[TopicPartition, str, OffsetRange]]:
-        """Return the commits between the two, newest first. Commits that name a batch are ours and are trusted."""
+        """Yield the claims between the two, newest first. A commit that names a batch is a claim."""
         for tp, place in now.items():
             until = before[tp].data if tp in before else ""
             data = place.data
             while data != until:
                 links = self._manifest(data) if data else {}
                 if links is None:
-                    raise ConfigurationError(f"{self.objects!r}: the manifest of batch {data} is gone, which counts")
+                    raise ConfigurationError(f"{self.objects!r}: the manifest of batch {data}, which counts, is gone")
                 link = links.get(tp)
                 if link is None:
                     raise _moved(tp, place.offset)
@@ -237,14 +235,14 @@ class GroupClaims:
 
 
 def batch_of(commit: OffsetAndMetadata) -> str:
-    """The batch that a commit claims; "" if it claims none."""
+    """Return the batch that a commit claims; "" if it claims none."""
     author = Author.of(commit.metadata)
     return "" if author is None else author.data
 
 
 def _moved(tp: TopicPartition, offset: int) -> ConfigurationError:
     return ConfigurationError(
-        f"the group's commit of {tp.topic}-{tp.partition} at {offset} does not follow from its claims: somebody else "
-        "has committed for the group, or reset its offsets. What counts is not known any more: read the topic into a "
-        "new place, or put the group's offsets back"
+        f"the group's commit of {tp.topic}-{tp.partition} at {offset} does not follow from its claims: another program "
+        "has committed for the group, or reset its offsets, so what counts is unknown. Read the topic into a new "
+        "place, or restore the group's offsets"
     )

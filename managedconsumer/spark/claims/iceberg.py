@@ -18,14 +18,14 @@ from managedconsumer.structs import TopicPartition
 
 #: The scheme of ``store``.
 SCHEME = "iceberg"
-# The tables of the catalog, the namespace, the table: each may be made by another one first.
+# Attempts: another process may make the catalog's tables, the namespace and the table first.
 _TRIES = 4
-# Each commit writes the metadata anew: only the last ones are kept.
+# Each commit writes new metadata; only the last versions are kept.
 _TABLE = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
 
 
 class IcebergClaims(TableClaims):
-    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in an Iceberg table, which it makes. Used by one thread.
+    """A claim log in an Iceberg table, which it makes. Used by one thread.
 
     ``url``: ``iceberg://catalog/namespace.table``. pyiceberg finds the catalog by its name, in ``.pyiceberg.yaml`` or
     the environment; what follows a ``?`` is added to that (``?type=rest&uri=...``). The ends are properties of the
@@ -62,19 +62,18 @@ class IcebergClaims(TableClaims):
         table.maintenance.expire_snapshots().older_than(
             datetime.now(timezone.utc) - timedelta(seconds=older_than)
         ).commit()
-        # pyiceberg only forgets the snapshots.
+        # pyiceberg expires the snapshots and keeps their files.
         gone = before - set(_files(store.look()))
         for path in gone:
             table.io.delete(path)
         return len(gone)
 
     def _find(self, *, make: bool) -> IcebergStore | None:
-        """See :meth:`TableClaims._find`."""
         for left in reversed(range(_TRIES)):
             try:
                 return self._load(make=make)
             except Exception:
-                # A catalog in a database refuses one of two that make the same at the same moment; it is there then.
+                # Of two processes that make the same at the same moment, a database refuses one; then it exists.
                 if not left:
                     raise
         return None
@@ -96,7 +95,6 @@ class IcebergClaims(TableClaims):
         return _Ends(found)
 
     def _columns(self, version: Any, names: Sequence[str]) -> Any:
-        """See :meth:`TableClaims._columns`."""
         return version.scan(selected_fields=tuple(names)).to_arrow()
 
 

@@ -1,7 +1,7 @@
 """Claims in a database, together with the rows: both in one transaction, so that a crash leaves nothing behind.
 
 The end of each partition is one row, which a claim moves from the range's start to its stop. A second writer waits for
-the first one's transaction, and then finds that the end has moved. Works with SQLite, and with PostgreSQL by psycopg.
+the transaction of the first one, and then finds the end moved. Works with SQLite, and with PostgreSQL by psycopg.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BUSY = 60.0
 
 
 class SqlClaims(History):
-    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in three tables, which it makes.
+    """A claim log in three tables, which it makes.
 
     ``url``: ``sqlite:///relative.db``, ``sqlite:////absolute.db``, or ``postgresql://user@host/database``; a connection
     is made for each transaction. ``name`` tells apart the claims of several pipelines in one database.
@@ -57,7 +57,7 @@ class SqlClaims(History):
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
-        """A DB-API connection with a transaction, which is committed if the block ends well, and undone otherwise."""
+        """Open a DB-API connection and a transaction: commit when the block ends, roll back when it raises."""
         connection = self._connect()
         try:
             self._dialect.prepare(connection)
@@ -74,46 +74,42 @@ class SqlClaims(History):
             connection.close()
 
     def claim_in(self, connection: Any, ranges: Ranges, data: str) -> Ranges:
-        """Claim in a transaction of :meth:`transaction`; what is claimed for the first time when it is committed.
+        """Claim in a transaction of :meth:`transaction`; returns the ranges that its commit claims.
 
-        The rows of these ranges are to be written in the same transaction, and no others. What ``data`` itself has
-        claimed before is not in the answer: its rows are there already.
+        Write the rows of these ranges, and no others, in the same transaction. A range that ``data`` claimed before is
+        not in the result: its rows are there already.
         """
-        # Always in the same order: two writers must not wait for each other.
+        # The order is always the same, so that two writers do not deadlock.
         wanted = sorted((tp, entry) for tp, entry in ranges.items())
         return {tp: entry for tp, entry in wanted if entry.size <= 0 or self._claim(connection, tp, entry, data)}
 
     def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.ends`."""
         rows = self._rows("SELECT topic, part, stop FROM managedconsumer_ends WHERE claims = ?")
         found = {TopicPartition(topic, int(part)): int(stop) for topic, part, stop in rows}
         return found if tps is None else {tp: found[tp] for tp in tps if tp in found}
 
     def repeat(self, data: str, name: str) -> None:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`."""
         with self.transaction() as connection:
             self._dialect.changed(connection, _REPEAT, (self.name, data, name))
 
     def repeated(self, data: str) -> bool:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
         return bool(self._rows("SELECT data FROM managedconsumer_repeats WHERE claims = ? AND data = ?", data))
 
     def vacuum(self, older_than: float) -> int:
-        """Forget which batches counted more than ``older_than`` seconds ago; how many rows were deleted.
+        """Delete the notes of claims older than ``older_than`` seconds; returns their number.
 
-        Rows that were written in the transaction of their claim do not need that knowledge.
+        Rows that were written in the transaction of their claim do not need these notes.
         """
         with self.transaction() as connection:
             delete = "DELETE FROM managedconsumer_claims WHERE claims = ? AND made < ?"
             return self._dialect.changed(connection, delete, (self.name, int(time.time() - older_than)))
 
     def foreach_batch(self, write: Callable[[Any, Any], None]) -> Callable[[Any, int], None]:
-        """A function for ``foreachBatch`` that writes rows and claims in one transaction.
+        """Return a function for ``foreachBatch`` that writes rows and claims in one transaction.
 
         ``write(connection, frame)`` gets the transaction's connection, and the batch's rows without the partitions that
-        another query has claimed. It must use that connection (``frame.collect()`` and ``executemany``, say), and leave
-        the commit to us. The stream needs the columns ``topic``, ``partition`` and ``range``, and this log as its
-        ``store``.
+        another query has claimed. It must use that connection (``frame.collect()`` and ``executemany``, say) and must
+        not commit. The stream needs the columns ``topic``, ``partition`` and ``range``, and this log as ``store``.
         """
 
         def write_batch(frame: Any, _batch: int) -> None:
@@ -132,7 +128,6 @@ class SqlClaims(History):
         return write_batch
 
     def _move(self, ranges: Ranges, data: str) -> Ranges:
-        """See :meth:`History._move`."""
         with self.transaction() as connection:
             return self.claim_in(connection, ranges, data)
 
@@ -145,7 +140,6 @@ class SqlClaims(History):
         return True
 
     def _noted(self, data: str | None = None) -> Iterator[Won]:
-        """See :meth:`History._noted`."""
         rows = self._rows(_NOTES) if data is None else self._rows(f"{_NOTES} AND data = ?", data)
         for topic, part, start, stop, run in rows:
             yield TopicPartition(topic, part), OffsetRange(start, stop), run
@@ -156,7 +150,7 @@ class SqlClaims(History):
 
 
 def ranges_of(frame: Any) -> tuple[str, Ranges]:
-    """The name of a batch and its ranges, from the columns ``topic``, ``partition`` and ``range`` of its rows."""
+    """Return a batch's name and ranges, from the columns ``topic``, ``partition`` and ``range`` of its rows."""
     rows = frame.select("topic", "partition", "range").distinct().collect()
     ranges = {TopicPartition(row.topic, row.partition): OffsetRange(row.range.start, row.range.stop) for row in rows}
     return (rows[0].range.data if rows else ""), ranges
@@ -170,7 +164,7 @@ def _only(frame: Any, won: Ranges) -> Any:
 
 
 def _driver(url: str) -> tuple[Callable[[], Any], Dialect]:
-    """How to connect, and how to speak to the database."""
+    """Return a function that connects, and the database's dialect."""
     parsed = urlparse(url)
     if parsed.scheme not in SCHEMES:
         raise ConfigurationError(

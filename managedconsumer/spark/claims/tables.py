@@ -1,15 +1,14 @@
-"""Claims as rows of a table in Delta Lake or Iceberg: who reads the results in SQL joins them with it.
+"""Claims as rows of a table in Delta Lake or Iceberg, with which SQL can join the results.
 
-The table is one of :mod:`managedconsumer.stores`: each claim is a commit, made for one version, which fails if there is
-a newer one. Then the ends are looked at again. The commit carries the new ends besides the rows, so no row has to be
-read to claim.
+The table is one of :mod:`managedconsumer.stores`: each claim is a commit for one version. It fails if there is a newer
+one; then the ends are read again. A commit carries the new ends besides the rows, so a claim reads no rows.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from datetime import datetime, timezone
-from typing import Any, Collection, Iterator, Literal, Sequence, overload
+from typing import Any, Collection, Iterator, Sequence
 
 from managedconsumer.spark.claims.log import History, Won
 from managedconsumer.spark.ranges import OffsetRange, Ranges
@@ -19,7 +18,7 @@ from managedconsumer.structs import TopicPartition
 
 
 class TableClaims(History):
-    """A :class:`~managedconsumer.spark.claims.log.ClaimLog` in a table of its own. Used by one thread.
+    """A claim log in a table of its own. Used by one thread.
 
     Its columns: ``topic``, ``partition``, ``start`` and ``stop`` (offsets), ``data`` (the run's name), ``made``.
     """
@@ -28,21 +27,20 @@ class TableClaims(History):
 
     @abstractmethod
     def _find(self, *, make: bool) -> VersionedStore | None:
-        """The table, of which a row says where a partition ends, and nothing else. Without one: None, or a new one."""
+        """Return the table, as a store whose rows have the partitions' ends. Without one: None, or a new one."""
 
     @abstractmethod
     def _columns(self, version: Any, names: Sequence[str]) -> Any:
-        """Those columns of all rows, as a ``pyarrow.Table``."""
+        """Return these columns of all rows, as a ``pyarrow.Table``."""
 
     @abstractmethod
     def vacuum(self, older_than: float) -> int:
-        """Put all rows into one file, and delete the files that it repeats; how many.
+        """Merge all rows into one file, and delete the files that it replaces; returns their number.
 
-        Files are kept that were in the table less than ``older_than`` seconds ago: somebody may read them still.
+        Files that were in the table less than ``older_than`` seconds ago stay, for readers.
         """
 
     def ends(self, tps: Collection[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.ends`."""
         store = self._open(make=False)
         if store is None:
             return {}
@@ -54,16 +52,14 @@ class TableClaims(History):
         return {tp: row.next for tp, row in rows.items() if row.next is not None}
 
     def repeat(self, data: str, name: str) -> None:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`. It is kept as the end of a partition is."""
+        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeat`. The note is kept like a partition's end."""
         mark = _repeat(data)
         self._open(make=True).change("", [mark], lambda found: ({} if found[mark].next else {mark: end_at(1)}, None))
 
     def repeated(self, data: str) -> bool:
-        """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.repeated`."""
         return bool(self.ends([_repeat(data)]))
 
     def _move(self, ranges: Ranges, data: str) -> Ranges:
-        """See :meth:`History._move`."""
         won: Ranges = {}
 
         def decide(found: Rows) -> tuple[Rows, Tables | None]:
@@ -75,31 +71,25 @@ class TableClaims(History):
         return won
 
     def _noted(self, data: str | None = None) -> Iterator[Won]:
-        """See :meth:`History._noted`."""
         store = self._open(make=False)
         columns = ["topic", "partition", "start", "stop", "data"]
         for row in () if store is None else self._columns(store.look(), columns).to_pylist():
             yield TopicPartition(row["topic"], row["partition"]), OffsetRange(row["start"], row["stop"]), row["data"]
 
-    @overload
-    def _open(self, *, make: Literal[True]) -> VersionedStore: ...
-
-    @overload
-    def _open(self, *, make: bool) -> VersionedStore | None: ...
-
-    def _open(self, *, make: bool) -> VersionedStore | None:
+    def _open(self, *, make: bool) -> Any:
+        """Return the :class:`VersionedStore`; None without a table, unless ``make``."""
         if self._store is None:
             self._store = self._find(make=make)
         return self._store
 
 
 def end_at(offset: int | None) -> Row:
-    """The row of a partition that ends there; None: nothing of it is claimed."""
+    """Return the row of a partition that ends at ``offset``; None: nothing of it is claimed."""
     return Row(offset, 0, 0, "")
 
 
 def _repeat(data: str) -> TopicPartition:
-    """No partition: no topic has a / in its name."""
+    """Return a key that is no partition, as no topic has a / in its name."""
     return TopicPartition(f"repeats/{data}", 0)
 
 

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: embedsignature=True
-"""Avro's binary encoding straight into Arrow's buffers, field by field: no Python object for a value.
+"""Decode Avro's binary encoding into Arrow's buffers, field by field, without a Python object for a value.
 
-``avro_shapes`` says which columns a schema has; ``avro_values`` reads with fastavro what is not covered here.  Every
-length and number of the wire is checked before it is used; a value that is bad is taken back out of all columns.
+``avro_shapes`` makes the columns of a schema; ``avro_values`` decodes all else with fastavro.  Every encoded length and
+number is checked before it is used; a bad value is removed from all columns again.
 Sources: Avro 1.12 specification (binary encoding, logical types), Arrow Columnar Format 1.x.
 """
 
@@ -42,13 +42,12 @@ class OtherSchemaError(Exception):
 
 
 def decode(Column column not None, raw, written_so=None, int64_t weight=1):
-    """The values in ``raw``, a binary array: the finished array, and for each row that is bad its number and why.
+    """Decode ``raw``, a binary array.  Returns the array, and the error of each bad row by its number.
 
-    ``written_so``: values begin with the id of a registry's schema; called with each id that is not the one before,
-    it says whether that is the columns' schema, or raises ValueError if there is none.  Raises OtherSchemaError for a
-    value of another schema, TooLargeError for a batch that must be cut, and what ``written_so`` raises besides.
-
-    ``weight``: how many bytes a value becomes without the items of arrays and maps, as ``avro_bounds`` says.
+    ``written_so``: each value begins with the id of a registry's schema.  It is called with each id that differs from
+    the one before, and returns whether that is the columns' schema, or raises ValueError if there is none.  Raises
+    OtherSchemaError for a value of another schema, TooLargeError for a batch that must be cut, and other errors of
+    ``written_so``.  ``weight``: bytes of a value without items of arrays and maps (``avro_bounds.Size``).
     """
     cdef int64_t row, rows = len(raw), first = raw.offset, number, known = -1
     cdef int64_t used = 0, room, most = formats.BATCH_BYTES
@@ -99,7 +98,7 @@ def decode(Column column not None, raw, written_so=None, int64_t weight=1):
 
 
 cdef int64_t read_id(Wire *wire) except -1:
-    """The id of a registry's schema."""
+    """Read the id of a registry's schema."""
     cdef const uint8_t *place = wire.place
     if wire.end - place < PREFIX or place[0] != 0:
         raise ValueError("the value does not begin with a schema's id")

@@ -1,9 +1,9 @@
 # The common part of all columns. Included by _avro.pyx.
 
 cdef class Column:
-    """The common part of all columns: the union with null around them, and which rows are null.
+    """The common part of all columns: the union with null around them, and the null rows.
 
-    ``branches``: how many a union has, 0 without a union; ``null_at``: which of them is null, -1 if none is.
+    ``branches``: those of the union, 0 without a union; ``null_at``: the number of the null branch, -1 without one.
     """
 
     cdef object pa, kind
@@ -16,7 +16,7 @@ cdef class Column:
         self.branches, self.null_at = branches, null_at
 
     cdef int begin(self, int64_t rows) except -1:
-        """Empty, with room for so many rows."""
+        """Become empty, with room for ``rows`` rows."""
         self.rows = self.nulls = 0
         self.room = rows
         self.valid = None
@@ -24,7 +24,7 @@ cdef class Column:
         return 0
 
     cdef int take(self, Wire *wire) except -1:
-        """Append the next value of the wire."""
+        """Append the next encoded value."""
         cdef int64_t branch
         if self.rows == self.room:
             self.widen()
@@ -53,7 +53,7 @@ cdef class Column:
         return 0
 
     cdef int widen(self) except -1:
-        """Only the items of arrays and maps need it: how many there are, nobody knows before."""
+        """Double the room. Only items of arrays and maps need it, as their number is not known before."""
         if self.room > INT32_MAX // 2:
             raise OverflowError("an Arrow array has no room for so many items")
         self.room = max(64, 2 * self.room)
@@ -63,33 +63,33 @@ cdef class Column:
         return 0
 
     cdef bint needs_bytes(self):
-        """Whether each value takes a byte on the wire at least."""
+        """True if each value has at least one encoded byte."""
         return True
 
     cdef int cut(self, int64_t rows) except -1:
-        """Take back the rows behind the first so many."""
+        """Keep the first ``rows`` rows only."""
         self.rows = rows
         return 0
 
     cdef object marks(self):
-        """The validity bitmap; None: no row is null."""
+        """Return the validity bitmap; None: no row is null."""
         return self.valid.done((self.rows + 7) // 8) if self.nulls else None
 
     cdef object array(self, list buffers, children=None):
         return self.pa.Array.from_buffers(self.kind, self.rows, buffers, -1 if self.nulls else 0, children=children)
 
     cdef int allocate(self) except -1:
-        """Make room for ``room`` rows, and keep those that are there."""
+        """Make room for ``room`` rows, and keep the present ones."""
         raise NotImplementedError
 
     cdef int read(self, Wire *wire) except -1:
-        """Put the next value at ``rows``; ``take`` counts it."""
+        """Write the next value at ``rows``; ``take`` counts it."""
         raise NotImplementedError
 
     cdef int blank(self) except -1:
-        """Put what stands at ``rows`` where the row is null."""
+        """Write the placeholder of a null row at ``rows``."""
         raise NotImplementedError
 
     cdef object done(self):
-        """The finished array."""
+        """Return the finished array."""
         raise NotImplementedError

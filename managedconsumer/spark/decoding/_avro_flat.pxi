@@ -48,7 +48,7 @@ cdef class Int(Fixed):
 
 
 cdef class Long(Fixed):
-    """A ``long``, or a timestamp that becomes microseconds. ``scale``: microseconds in one; 0: it is no timestamp."""
+    """A ``long``, or a timestamp in units of ``scale`` microseconds (0: no timestamp)."""
 
     cdef int64_t scale
 
@@ -86,7 +86,7 @@ cdef class Real(Fixed):
 
 
 cdef class Decimal(Fixed):
-    """A decimal in big-endian bytes. ``size``: of a ``fixed``; -1: ``bytes``, which say how many they are."""
+    """A decimal in big-endian bytes. ``size``: of a ``fixed``; -1: ``bytes``, which begin with their size."""
 
     cdef int64_t size
     cdef mc_int128 limit
@@ -128,7 +128,7 @@ cdef class Decimal(Fixed):
 
 
 cdef class Boolean(Column):
-    """Arrow has a bit for each."""
+    """One bit for each value."""
 
     cdef _GrowingBuffer data
 
@@ -163,7 +163,7 @@ cdef class Boolean(Column):
 
 
 cdef class Bytes(Column):
-    """Bytes of any length. ``text``: they are UTF-8. ``size``: of a ``fixed``; -1: each value says how many they are."""
+    """Bytes of any length. ``text``: they are UTF-8. ``size``: of a ``fixed``; -1: each value begins with its size."""
 
     cdef _GrowingBuffer offsets, data
     cdef bint text
@@ -222,7 +222,7 @@ cdef class Bytes(Column):
 
 
 cdef class Null(Bytes):
-    """``null``, which is nothing on the wire: a column of text without any. It is never in a union."""
+    """``null``, which has no encoded bytes: a column of text with nulls only. It is never in a union."""
 
     cdef bint needs_bytes(self):
         return False

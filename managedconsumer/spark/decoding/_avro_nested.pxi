@@ -39,9 +39,9 @@ cdef class Record(Column):
 
 
 cdef class Blocks(Column):
-    """An array, or a map, which is an array of pairs: blocks of items, the last one with none.
+    """An array, or a map, which is an array of pairs: blocks of items, then an empty block.
 
-    ``weight``: how many bytes an item becomes, as ``avro_bounds`` says.
+    ``weight``: bytes of an item in columns (``avro_bounds.Size``).
     """
 
     cdef _GrowingBuffer offsets

@@ -1,14 +1,14 @@
-# Numbers, lengths and text as they stand on the wire. Included by _avro.pyx.
+# Encoded numbers, lengths and text. Included by _avro.pyx.
 
 cdef struct Wire:
     const uint8_t *place
     const uint8_t *end
-    int64_t room                # bytes that the value may still become
-    int64_t empty               # items without bytes that it may still have
+    int64_t room                # bytes that the value may still take in columns
+    int64_t empty               # the number of items without bytes that it may still have
 
 
 cdef int read_long(Wire *wire, int64_t *value) except -1:
-    """A zigzag number of at most 64 bits."""
+    """Read a zigzag number of at most 64 bits."""
     cdef uint64_t found = 0, byte
     cdef int shift = 0
     while wire.place < wire.end:
@@ -27,7 +27,7 @@ cdef int read_long(Wire *wire, int64_t *value) except -1:
 
 
 cdef int read_size(Wire *wire, int64_t *size) except -1:
-    """The length of bytes that follow."""
+    """Read the length of the following bytes."""
     read_long(wire, size)
     if size[0] < 0 or size[0] > wire.end - wire.place:
         raise ValueError(f"{size[0]} bytes should follow, where {wire.end - wire.place} are left")
@@ -35,7 +35,7 @@ cdef int read_size(Wire *wire, int64_t *size) except -1:
 
 
 cdef int take_room(Wire *wire, int64_t count, int64_t weight) except -1:
-    """For so many items, each of which becomes so many bytes."""
+    """Take the room of ``count`` items of ``weight`` bytes each."""
     if count > wire.room // weight:
         raise ValueError("the value becomes too large: its counts and nulls say more than its bytes")
     wire.room -= count * weight
@@ -43,7 +43,7 @@ cdef int take_room(Wire *wire, int64_t count, int64_t weight) except -1:
 
 
 cdef int check_text(const uint8_t *text, int64_t size) except -1:
-    """UTF-8; most text is ASCII."""
+    """Raise ValueError for bytes that are no UTF-8; most text is ASCII."""
     cdef int64_t i = 0
     cdef uint64_t word
     while i + 8 <= size:

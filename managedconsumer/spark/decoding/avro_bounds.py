@@ -1,8 +1,8 @@
-"""How large an Avro value may become. Pure; the bounds are those of the compiled decoder, too.
+"""Bounds for the decoded size of an Avro value. Pure; the compiled decoder has the same bounds.
 
-The wire has counts that nothing stands behind: items that take no bytes, records of other records of nothing, a null in
-place of a thousand columns, records in records without an end. A client that may register a schema can write such
-values, and fastavro believes them: it goes on for hours, takes all memory, or ends the process as its C stack is full.
+A few bytes can stand for a huge value: items that take no bytes, empty records of empty records, a null in place of a
+thousand columns, records nested without end. A client that may register a schema can write such values. fastavro would
+decode them for hours, take all memory, or end the process when its C stack is full.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from typing import Any, Iterator
 
 from managedconsumer.values import NamedTuple
 
-#: A value has at most so many items that take no bytes (nulls, empty records).
+#: The most items of a value that take no bytes (nulls, empty records).
 MOST_EMPTY_ITEMS = 1 << 16
-#: A value becomes columns of at most so many bytes, and so many more for each byte of its own.
+#: The most bytes of columns for a value, and the addition for each encoded byte.
 MOST_BYTES, FOR_EACH_BYTE = 4 * 1024 * 1024, 256
-# Records may hold themselves so often.
+# The deepest nesting of a record in itself.
 _DEEPEST = 100
 
 
 class Size(NamedTuple):
-    """Of a type: bytes that a value takes in columns, without the items of arrays and the symbols of enums.
+    """``weight``: bytes of a value in columns, without items of arrays and symbols of enums.
 
-    ``longest``: with the longest symbols. ``least``: the least bytes on the wire.
+    ``longest``: the same with the longest symbols. ``least``: the least encoded bytes.
     """
 
     weight: int
@@ -30,7 +30,7 @@ class Size(NamedTuple):
     least: int
 
 
-# A byte of each is for the mark of a null. (Bytes may be a decimal.)
+# One byte of each is for the validity bitmap. (Bytes may be a decimal.)
 _PLAIN = {
     "null": Size(5, 5, 0),
     "boolean": Size(2, 2, 1),
@@ -45,7 +45,7 @@ _BLOCKS = Size(5, 5, 1)
 
 
 class Bounds:
-    """The bounds for the values of a schema that ``fastavro.parse_schema`` has made."""
+    """The bounds for values of a schema of ``fastavro.parse_schema``."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -53,11 +53,11 @@ class Bounds:
         self._sizes: dict[str, Size] = {}
         self._open: set[str] = set()
         self._harmless = True
-        #: How many bytes a value of the schema becomes, as :class:`Size` says.
+        #: See :class:`Size`.
         self.weight, self._longest, _ = self.size(schema)
 
     def size(self, schema: Any) -> Size:
-        """Of a type in the schema."""
+        """Return the size of a type in the schema."""
         if isinstance(schema, list):
             weights, longest, least = zip(*map(self.size, schema), strict=True)
             return Size(max(weights), max(longest), 1 + min(least))
@@ -74,14 +74,14 @@ class Bounds:
         return self.size(kind)
 
     def item(self, schema: Any) -> Size:
-        """Of an item of an array, or of a map, with its key."""
+        """Return the size of an item of an array, or of a map with its key."""
         if schema["type"] == "array":
             return self.size(schema["items"])
         weight, longest, least = self.size(schema["values"])
         return Size(weight + 6, longest + 6, least + 1)
 
     def check(self, value: bytes) -> int:
-        """How many bytes the value becomes at most. ValueError: more than it may, or it has other counts that lie."""
+        """Return the most bytes that the value takes in columns. Raises ValueError for too many or false counts."""
         room = MOST_BYTES + FOR_EACH_BYTE * len(value)
         if self._harmless and self._longest <= room:
             return self._longest + FOR_EACH_BYTE * len(value)
@@ -91,7 +91,7 @@ class Bounds:
         return room - walk.room
 
     def _of_name(self, name: str) -> Size:
-        if name in self._open:  # it holds itself, and takes a byte on the wire for that, or has no end
+        if name in self._open:  # recursive: it takes an encoded byte for that, or never ends
             self._harmless = False
             return Size(0, 0, 1)
         if name not in self._sizes:
@@ -113,7 +113,7 @@ class Bounds:
 
 
 class _Walk:
-    """Goes over a value without making anything of it. ``room``: bytes that it may still become."""
+    """Walks over a value without decoding it. ``room``: bytes that it may still take in columns."""
 
     def __init__(self, bounds: Bounds, named: dict[str, Any], value: bytes, room: int) -> None:
         self._bounds, self._named, self._value = bounds, named, value
@@ -129,7 +129,7 @@ class _Walk:
         if isinstance(schema, str) and schema not in _PLAIN:
             depth += 1
             if depth > _DEEPEST:
-                raise ValueError(f"records hold themselves more than {_DEEPEST} times")
+                raise ValueError(f"records are nested in themselves more than {_DEEPEST} times")
             self.take(self._bounds.size(schema).weight)
             schema = self._named[schema]
         kind = schema if isinstance(schema, str) else schema["type"]
@@ -198,7 +198,7 @@ class _Walk:
 
 
 def _named(schema: Any) -> Iterator[tuple[str, Any]]:
-    """The types with names, wherever they are defined."""
+    """Yield all named types of a schema."""
     if isinstance(schema, list):
         for each in schema:
             yield from _named(each)

@@ -1,7 +1,7 @@
-"""Avro values that were written with another schema than the one asked for: the writer's columns, made ours. Pure.
+"""Convert columns of a writer's Avro schema to those of the reader's schema. Pure.
 
-This does what users change in a schema: fields that are added with a default, dropped, moved or allowed to be null, and
-``int`` that becomes ``long``. What else the specification allows (aliases, text that becomes bytes) is fastavro's.
+It does what users change in a schema: fields that are added with a default, dropped, moved or made nullable, and
+``int`` that becomes ``long``. fastavro does what else the specification allows (aliases, text that becomes bytes).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark.decoding.avro_shapes import Shape, shape_of
 
 Step = Callable[[Any], Any]
-"""Makes of a column by the writer's schema the one by the reader's."""
+"""Converts a column of the writer's schema to one of the reader's."""
 # The Python types of defaults, by shape.
 _DEFAULTS: dict[str, tuple[type, ...]] = {
     "Boolean": (bool,),
@@ -25,20 +25,20 @@ _DEFAULTS: dict[str, tuple[type, ...]] = {
 
 
 class Evolution(NamedTuple):
-    """``shape``: how to decode what the writer has written. ``step``: what to do with that column."""
+    """``shape``: how to decode the writer's values. ``step``: converts that column."""
 
     shape: Shape
     step: Step
 
 
 def evolution(writer: Any, wanted: Shape, canonical: Callable[[Any], str]) -> Evolution | None:
-    """From a schema by ``fastavro.parse_schema`` to the columns that are ours; None: this module cannot.
+    """Return the conversion from a schema of ``fastavro.parse_schema`` to ``wanted``; None: not possible here.
 
     ``canonical``: ``fastavro.schema.to_parsing_canonical_form``.
     """
     try:
         shape = shape_of(writer)
-    except ConfigurationError:  # the reader may drop what is no column
+    except ConfigurationError:  # the reader may drop a field that cannot be a column
         return None
     step = _Steps(canonical).of(shape, wanted)
     return None if step is None else Evolution(shape, step)
@@ -53,7 +53,7 @@ class _Steps:
 
     def of(self, was: Shape, wanted: Shape) -> Step | None:
         if was.null_at >= 0 > wanted.null_at:
-            return None  # a null would be an error of its row
+            return None  # a null makes its row an error
         if _alone(was) == _alone(wanted) and self._canonical(was.schema) == self._canonical(wanted.schema):
             return lambda column: column
         if was.name == wanted.name == "Record":
@@ -80,7 +80,7 @@ class _Steps:
         return rearranged
 
     def _default(self, field: Any, shape: Shape) -> Step | None:
-        """For a field that the writer did not know."""
+        """Return a column of the default, for a field that the writer did not know."""
         if "default" not in field or "aliases" in field:
             return None
         pa, value = self._pa, field["default"]
@@ -109,12 +109,12 @@ def _of_field(at: int, step: Step | None) -> Step | None:
 
 
 def _says_what_json_says(shape: Shape, value: Any) -> bool:
-    """Whether a default in JSON is the column's value: not for dates, decimals, and bytes that are written as text."""
+    """True if a default in JSON is the column's value: not for dates, decimals, and bytes that are written as text."""
     if type(value) not in _DEFAULTS.get(shape.name, ()):
         return False
     return bool(shape.options.get("text")) if shape.name == "Bytes" else set(shape.options) <= {"width"}
 
 
 def _alone(shape: Shape) -> Shape:
-    """Without the union around it."""
+    """Return ``shape`` without the union around it."""
     return replace(shape, branches=0, null_at=-1)

@@ -18,16 +18,16 @@ LOGICAL: Mapping[str, tuple[str, ...]] = {
     "decimal": ("bytes", "fixed"),
 }
 _DIGITS = 38  # Arrow's decimal128, and Spark's
-# A few schemas of records that are named again and again would be a billion columns.
+# A small schema whose records refer to each other can mean a billion columns.
 _MOST_COLUMNS = 20_000
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A column: its Arrow type, the name of its class in ``_avro.pyx`` with the options of it, and what is inside.
+    """A column: its Arrow type, its class in ``_avro.pyx`` with options, and its inner columns.
 
-    ``branches``: how many the union around it has, 0 without a union. ``null_at``: which of them is null, or -1.
-    ``schema``: what it was made of, without that union and with names looked up. It does not count in a comparison.
+    ``branches``: those of the union around it, 0 without a union. ``null_at``: the number of the null branch, or -1.
+    ``schema``: the schema without that union, with names looked up; it is not compared.
     """
 
     type: Any
@@ -39,7 +39,7 @@ class Shape:
     schema: Any = field(default=None, compare=False, repr=False)
 
     def column(self, compiled: Any, pa: Any) -> Any:
-        """An empty column, by the compiled module."""
+        """Return an empty column of the compiled module."""
         options = dict(self.options)
         if self.fields or self.name == "Record":  # which may be empty
             options["fields"] = [each.column(compiled, pa) for each in self.fields]
@@ -47,7 +47,7 @@ class Shape:
 
 
 def is_sound(schema: Mapping[str, Any]) -> bool:
-    """Whether the schema's logical type is one of those, and what it needs is there."""
+    """True if the schema's logical type is in ``LOGICAL`` and complete."""
     logical = schema.get("logicalType")
     if not isinstance(logical, str) or logical not in LOGICAL:
         return False
@@ -58,11 +58,11 @@ def is_sound(schema: Mapping[str, Any]) -> bool:
 
 
 def shape_of(schema: Any) -> Shape:
-    """Of a schema that ``fastavro.parse_schema`` has made. Raises ConfigurationError if it cannot be a column."""
+    """Return the column of a schema of ``fastavro.parse_schema``. Raises ConfigurationError if there is none."""
     try:
         return _Shapes(Bounds(schema)).of(schema, ())
     except RecursionError:
-        raise ConfigurationError("the Avro schema: records in records, deeper than Python can go") from None
+        raise ConfigurationError("the Avro schema: its records are nested deeper than Python's stack") from None
 
 
 class _Shapes:
@@ -92,7 +92,7 @@ class _Shapes:
             return self._union(schema, inside)
         if isinstance(schema, str):
             if schema in inside:
-                raise ConfigurationError(f"the Avro schema: {schema} is recursive, which no column can be")
+                raise ConfigurationError(f"the Avro schema: {schema} is recursive; Arrow columns cannot be")
             if schema in self._simple:
                 return replace(self._simple[schema], schema=schema)
             return self.of(self._named[schema], inside)
@@ -109,7 +109,7 @@ class _Shapes:
     def _union(self, schema: list[Any], inside: tuple[str, ...]) -> Shape:
         others = [each for each in schema if each != "null"]
         if len(others) != 1 or len(schema) > 2:
-            raise ConfigurationError(f"the Avro schema: a union of {schema} is no column; one type and null is")
+            raise ConfigurationError(f"the Avro schema: a union of {schema} cannot be a column; one type and null can")
         null_at = schema.index("null") if "null" in schema else -1
         return replace(self.of(others[0], inside), branches=len(schema), null_at=null_at)
 

@@ -1,8 +1,8 @@
 """Avro values: bare, with one schema for all, or with the id of a registry's schema in front of each.
 
-The compiled ``_avro.pyx`` makes columns of the bytes, also of those that were written with another schema, where
-:mod:`~managedconsumer.spark.decoding.avro_evolution` can make ours of them. Otherwise, and where it is not built,
-fastavro makes Python objects first, which takes more than ten times as long.
+The compiled ``_avro.pyx`` makes columns of the bytes, also of another schema if
+:mod:`~managedconsumer.spark.decoding.avro_evolution` can convert them. Otherwise, or if it is not built, fastavro makes
+Python objects first, which takes more than ten times as long.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from managedconsumer.spark.decoding.avro_shapes import is_sound, shape_of
 from managedconsumer.spark.decoding.formats import (
     BATCH_BYTES,
     Decoded,
+    Decoder,
     TooLargeError,
     ValueFormat,
     by_halves,
@@ -32,21 +33,21 @@ from managedconsumer.spark.decoding.registry import PREFIX, number_in, schema_of
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import ENVIRONMENT_VARIABLE
 
-# A batch with values of so many schemas or more goes through fastavro: most of its ids must be damaged.
+# From so many schemas in a batch on, fastavro decodes it: most of its ids must be damaged.
 _MOST_SCHEMAS = 64
 _INTERFACE = 2  # as in _avro.pyx: a stale build is not mistaken for a new one
 
 
 class _Known(NamedTuple):
-    """A schema, as ``fastavro.parse_schema`` makes it and in its canonical form, and how large its values may be."""
+    """A schema of ``fastavro.parse_schema``, its canonical form, and the bounds of its values."""
 
     schema: Any
     canonical: str
     bounds: Bounds
 
 
-class AvroDecoder:
-    """See :class:`~managedconsumer.spark.decoding.formats.Decoder`."""
+class AvroDecoder(Decoder):
+    """Decodes Avro."""
 
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
@@ -71,11 +72,9 @@ class AvroDecoder:
         self._evolution = lru_cache(maxsize=256)(self._evolution_of)
 
     def type(self) -> Any:
-        """See :meth:`Decoder.type`."""
         return self._shape.type
 
     def decode(self, raw: Any) -> Decoded:
-        """See :meth:`Decoder.decode`."""
         if self._compiled is not None:
             try:
                 return self._as_ours(raw)
@@ -89,7 +88,7 @@ class AvroDecoder:
         return made, bad
 
     def _by_writers(self, raw: Any) -> Decoded:
-        """The values of each writer's schema at once, and then all in their order again."""
+        """Decode the values of each writer's schema together, then restore the order."""
         import pyarrow.compute as pc
 
         pa = self._pa
@@ -110,11 +109,11 @@ class AvroDecoder:
         return joined(columns, self.type()).take(where), bad
 
     def _of_writer(self, number: int | None, raw: Any) -> Decoded:
-        """Values that begin with that schema's id, or with none."""
+        """Decode values that begin with the schema id ``number``; None: with none."""
         try:
             if number is None or self._same(number):
                 return self._as_ours(raw)
-        except ValueError:  # no such schema, which is then said of each row
+        except ValueError:  # no such schema: an error of each row
             return self._as_ours(raw)
         known = self._evolution(number)
         if known is None:
@@ -126,7 +125,7 @@ class AvroDecoder:
         return self._read_again(made, bad, raw) if bad else (made, bad)
 
     def _read_again(self, made: Any, bad: Mapping[int, str], raw: Any) -> Decoded:
-        """The bad rows by fastavro: what is bad in a field that we drop is no matter."""
+        """Decode bad rows again by fastavro, as damage in a dropped field does not matter."""
         pa, rows = self._pa, list(bad)
         column, still = by_halves(self._array, self.type(), raw.take(pa.array(rows)))
         where = list(range(len(raw)))
@@ -148,7 +147,7 @@ class AvroDecoder:
         return self._pa.array(found, self.type())
 
     def _read(self, value: bytes) -> tuple[Any, int]:
-        """By fastavro; and how large it becomes."""
+        """Decode a value by fastavro; return it and its size in columns."""
         writer = self._ours
         if self._registry:
             number, value = take_id(value)
@@ -162,11 +161,11 @@ class AvroDecoder:
         return found, size
 
     def _written_so(self, number: int) -> bool:
-        """Whether the bytes of that schema of the registry's are those of ours."""
+        """True if the registry's schema has the same encoding as ours."""
         return self._writer(number).canonical == self._ours.canonical
 
     def _writer(self, number: int) -> _Known:
-        """The registry's schema with that id. ValueError: there is none, or it is wrong."""
+        """Return the registry's schema with an id. Raises ValueError if there is none, or if it is wrong."""
         found = self._parsed_once(schema_of(self._registry, number))
         if isinstance(found, str):
             raise ValueError(found)
@@ -179,7 +178,7 @@ class AvroDecoder:
             return str(error)
 
     def _parsed(self, text: str) -> _Known:
-        """ValueError: anything is wrong with it. (It may be anybody's.)"""
+        """Parse a schema, which may come from anywhere. Raises ValueError if anything is wrong."""
         try:
             given = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -189,12 +188,12 @@ class AvroDecoder:
             return _Known(schema, self._fastavro.schema.to_parsing_canonical_form(schema), Bounds(schema))
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001 (whatever fastavro says about data of anybody)
+        except Exception as error:  # noqa: BLE001 (fastavro raises many for a schema from anywhere)
             raise ValueError(f"the Avro schema is wrong: {told(error)}") from None
 
 
 def compiled() -> Any:
-    """The compiled module; None: it is not built, or ``MANAGEDCONSUMER_IMPL`` asks for Python."""
+    """Return the compiled module; None: it is not built, or ``MANAGEDCONSUMER_IMPL`` asks for Python."""
     if os.environ.get(ENVIRONMENT_VARIABLE) == "python":
         return None
     try:
@@ -205,9 +204,9 @@ def compiled() -> Any:
 
 
 def _understood(schema: Any) -> Any:
-    """Keep the wire's type where Spark has none (a UUID is a string, a time of day a number).
+    """Drop logical types that Spark has no type for (a UUID stays a string, a time of day a number).
 
-    So does a logical type that is wrong, such as a decimal without a precision: the specification says so.
+    Also drops wrong ones, such as a decimal without a precision, as the specification demands.
     """
     if isinstance(schema, list):
         return [_understood(each) for each in schema]

@@ -1,4 +1,4 @@
-"""Which format values have, checked on the driver, and the decoder for it, made in the task."""
+"""Check the format of values on the driver, and make its decoder in the task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = ("value.format", "value.schema", "value.message", "value.registry", "va
 
 
 def parse_format(own: Mapping[str, str], topics: tuple[str, ...]) -> ValueFormat | None:
-    """From the options; None if they name none. Reads the schema's file, or asks the registry for the newest."""
+    """Parse the options; None without a format. Reads the schema's file, or the registry's newest schema."""
     name = own.get("value.format", "").lower()
     if not name:
         given = [option for option in _NAMES if own.get(option)]
@@ -54,7 +54,7 @@ def parse_format(own: Mapping[str, str], topics: tuple[str, ...]) -> ValueFormat
 
 @lru_cache(maxsize=8)
 def decoder_of(value_format: ValueFormat) -> Decoder:
-    """The decoder; raises MissingPackageError if its package is not installed."""
+    """Return the decoder; raises MissingPackageError if its package is not installed."""
     return FORMATS[value_format.name](value_format)
 
 

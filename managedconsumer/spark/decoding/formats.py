@@ -3,46 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Mapping, Protocol, Tuple
+from typing import Any, Callable, Iterator, Mapping, Protocol, Tuple
 
 from managedconsumer.errors import MissingPackageError
+from managedconsumer.spark.columns import errors_type
 
-#: A column, and for each row that is bad its number and why. What the column has there is null.
+#: A column, and the error of each bad row by its number; the column is null there.
 Decoded = Tuple[Any, Mapping[int, str]]
-#: A batch whose columns become larger is cut.
+#: The size (bytes) from which on a batch of columns is cut.
 BATCH_BYTES = 256 * 1024 * 1024
-# The text of an error is cut to so many characters.
+# The most characters of an error.
 _TEXT = 500
 
 
 class TooLargeError(Exception):
-    """The values become more than an Arrow array, or memory, should hold at once: fewer of them at a time do not."""
+    """The decoded values are too large for one Arrow array: decode fewer at a time."""
 
 
 def told(error: Exception) -> str:
-    """Why a row is bad. (The error itself would keep its traceback, and a batch may have many of them.)"""
+    """Return the text of a bad row's error. (The error itself would keep its traceback.)"""
     return f"{type(error).__name__}: {error}"[:_TEXT]
 
 
 class Decoder(Protocol):
-    """Values to an Arrow column."""
+    """Decodes values into an Arrow column."""
 
     def type(self) -> Any:
-        """The column's ``pyarrow.DataType``. Raises ConfigurationError for a schema that cannot be a column."""
+        """Return the column's ``pyarrow.DataType``. Raises ConfigurationError for a schema that cannot be a column."""
 
     def decode(self, raw: Any) -> Decoded:
-        """The values in ``raw``, a binary array. Null stays null.
+        """Decode ``raw``, a binary array. Null stays null.
 
-        OSError: a registry does not answer. TooLargeError: the batch must be cut; never for one value alone.
+        Raises OSError if a registry does not answer, TooLargeError for a batch (never for one value) that must be cut.
         """
 
 
 @dataclass(frozen=True)
 class ValueFormat:
-    """A format with its schema: all that a task needs.
+    """A format with its schema, for the tasks.
 
-    ``schema``: the text, or for Protobuf the descriptor set. ``message``: Protobuf's message by its full name.
-    ``registry``: a schema registry's URL; then each value begins with the id of the schema that it was written with.
+    ``schema``: the text, or for Protobuf the descriptor set. ``message``: the full name of Protobuf's message.
+    ``registry``: a schema registry's URL; with one, each value begins with the id of its writer's schema.
     """
 
     name: str
@@ -53,17 +54,35 @@ class ValueFormat:
 
 
 def missing(package: str, error: ImportError) -> MissingPackageError:
-    """The error for a package that is not installed."""
+    """Return the error for a package that is not installed."""
     return MissingPackageError(
         f"typed values need {package} ({error}): pip install '{package}' on the driver and the executors (what the "
         "extra 'managedconsumer[typed]' brings)"
     )
 
 
-def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -> Decoded:
-    """By a function that makes an array of that type of all values, or raises any Exception if one of them is bad.
+def decode(decoder: Decoder, raw: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the columns ``value`` and ``_errors`` of a binary array; in parts if they are too large."""
+    import pyarrow as pa
 
-    All at once; where that fails, each half for itself, down to the value that is bad.
+    try:
+        column, bad = decoder.decode(raw)
+    except TooLargeError:
+        middle = len(raw) // 2
+        yield from decode(decoder, raw[:middle])
+        yield from decode(decoder, raw[middle:])
+        return
+    errors = pa.nulls(len(raw), errors_type())
+    if bad:
+        rows = [{"error": bad[row], "value": raw[row].as_py()} if row in bad else None for row in range(len(raw))]
+        errors = pa.array(rows, errors_type())
+    yield column, errors
+
+
+def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -> Decoded:
+    """Decode with ``array``, which makes an array of type ``kind``, or raises any Exception if a value is bad.
+
+    First all values at once; on an error each half by itself, down to the bad value.
     """
     import pyarrow as pa
 
@@ -76,8 +95,8 @@ def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -
         try:
             made = array(values)
         except (OSError, TooLargeError):
-            raise  # the registry does not answer: that is not the record's fault
-        except Exception as error:  # decoders of others, and data of anybody
+            raise  # the registry does not answer: no record is bad
+        except Exception as error:  # other libraries' decoders, and data from anywhere
             if isinstance(error, MemoryError) and len(values) == 1:
                 raise
             if len(values) == 1:
@@ -96,7 +115,7 @@ def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -
 
 
 def joined(parts: list[Any], kind: Any) -> Any:
-    """One array of several, which may be chunked. TooLargeError: its offsets would have more than 31 bits."""
+    """Concatenate arrays, which may be chunked. Raises TooLargeError if offsets need more than 31 bits."""
     import pyarrow as pa
 
     arrays = [chunk for part in parts for chunk in (part.chunks if isinstance(part, pa.ChunkedArray) else (part,))]

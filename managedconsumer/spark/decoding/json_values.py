@@ -7,7 +7,7 @@ import re
 from typing import Any, Mapping
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.formats import Decoded, ValueFormat, by_halves
+from managedconsumer.spark.decoding.formats import Decoded, Decoder, ValueFormat, by_halves
 from managedconsumer.spark.decoding.registry import take_id
 
 # JSON's white space; Python's is more.
@@ -15,8 +15,8 @@ _SPACE = b" \t\n\r"
 _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)\Z")
 
 
-class JsonDecoder:
-    """See :class:`~managedconsumer.spark.decoding.formats.Decoder`."""
+class JsonDecoder(Decoder):
+    """Decodes JSON."""
 
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
@@ -34,27 +34,25 @@ class JsonDecoder:
         self._options = pa_json.ParseOptions(explicit_schema=pa.schema(list(made)), unexpected_field_behavior="ignore")
 
     def type(self) -> Any:
-        """See :meth:`Decoder.type`."""
         return self._type
 
     def decode(self, raw: Any) -> Decoded:
-        """See :meth:`Decoder.decode`."""
         return by_halves(self._array, self._type, raw)
 
     def _array(self, values: list[bytes | None]) -> Any:
-        """All at once, as lines of one text, and no value can reach into the next one.
+        """Decode all values at once, as lines of one text. No value can reach into the next one.
 
-        Each is ``{...}``, and no string of JSON may hold the line break behind it: a line that ends has closed what it
-        had opened last, and in something that is still open a ``{`` cannot follow a ``}``.
+        Each is ``{...}``, and a JSON string cannot contain the line break behind it. So a value is complete at the end
+        of its line, or invalid: inside an open value no ``{`` can follow a ``}``.
         """
-        if self._framed:  # by which schema it was written does not matter: JSON names its fields
+        if self._framed:  # the writer's schema does not matter, as JSON names its fields
             values = [None if value is None else take_id(value)[1] for value in values]
         lines = [b"{}" if value is None else value.strip(_SPACE) for value in values]
         if not all([line[:1] == b"{" and line[-1:] == b"}" for line in lines]):  # noqa: C419 (a third faster)
             raise ValueError("the value is no JSON object")
         lines.append(b"")
         text = b"\n".join(lines)
-        text.decode()  # Arrow takes any bytes for text, also in names and in fields that nobody asked for
+        text.decode()  # Arrow accepts bytes that are no UTF-8
         reading = self._json.ReadOptions(use_threads=False, block_size=len(text) + 16)
         table = self._json.read_json(self._pa.BufferReader(text), reading, self._options)
         if table.num_rows != len(values):
@@ -99,7 +97,7 @@ def _of_spark(pa: Any, given: Any) -> Any:
 
 def _of_json_schema(pa: Any, given: Mapping[str, Any], where: str) -> Any:
     if isinstance(given, dict) and len(choices := given.get("oneOf") or given.get("anyOf") or ()) == 2:
-        # Generators of JSON Schemas write this for a field that may be null.
+        # Generators of JSON Schemas write this for a nullable field.
         others = [each for each in choices if each != {"type": "null"}]
         if len(others) == 1:
             return _of_json_schema(pa, others[0], where)

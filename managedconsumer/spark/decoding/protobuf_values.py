@@ -1,7 +1,7 @@
 """Protobuf values by a descriptor set (``protoc --include_imports --descriptor_set_out=FILE``) and a message's name.
 
-With a registry each value begins with the id of a schema and the place of its message in there: a list of numbers, the
-message's and those around it. A value of another message is a bad row, as its bytes would make a row that is wrong.
+With a registry each value begins with a schema's id and the place of its message in that schema: a list of numbers, of
+the outer messages and its own. A value of another message is a bad row, as its bytes would decode to a wrong row.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from importlib import import_module
 from typing import Any, Callable
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.formats import Decoded, ValueFormat, by_halves, missing
+from managedconsumer.spark.decoding.formats import Decoded, Decoder, ValueFormat, by_halves, missing
 from managedconsumer.spark.decoding.registry import PROTOBUF, RegistryError, schema_of, take_id
 
-# Messages in messages, by which a value's own message is named.
+# The deepest nesting of messages in the place of a message.
 _DEEPEST = 100
 _TIMESTAMP = "google.protobuf.Timestamp"
 
 
-class ProtobufDecoder:
-    """See :class:`~managedconsumer.spark.decoding.formats.Decoder`."""
+class ProtobufDecoder(Decoder):
+    """Decodes Protobuf."""
 
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
@@ -44,11 +44,9 @@ class ProtobufDecoder:
         self._type, self._row = _message(pa, found, ())
 
     def type(self) -> Any:
-        """See :meth:`Decoder.type`."""
         return self._type
 
     def decode(self, raw: Any) -> Decoded:
-        """See :meth:`Decoder.decode`."""
         return by_halves(self._array, self._type, raw)
 
     def _array(self, values: list[bytes | None]) -> Any:
@@ -66,7 +64,7 @@ class ProtobufDecoder:
         return rest
 
     def _message_of(self, number: int, places: tuple[int, ...]) -> str | None:
-        """The full name of a message in a schema of the registry's; None: there is none at that place."""
+        """Return the full name of a message in a schema of the registry; None: there is none at that place."""
         file = _file(schema_of(self._registry, number, PROTOBUF))
         names, inside = [file.package] if file.package else [], file.message_type
         for place in places:
@@ -78,9 +76,9 @@ class ProtobufDecoder:
 
 
 def take_places(value: bytes) -> tuple[tuple[int, ...], bytes]:
-    """The place of a message in its schema, from the outermost one inwards, and the rest of a value. ValueError."""
+    """Return the place of a message in its schema, outermost first, and the rest of a value. Raises ValueError."""
     count, at = _zigzag(value, 0)
-    if count == 0:  # the first message is the commonest
+    if count == 0:  # short for the first message
         return (0,), value[at:]
     if not 0 < count <= _DEEPEST:
         raise ValueError(f"the place of the message has {count} numbers")
@@ -104,7 +102,7 @@ def _zigzag(value: bytes, at: int) -> tuple[int, int]:
 
 
 def descriptor_set(serialized: str) -> bytes:
-    """Of the schema that a registry gives, with what it imports of Protobuf's own files."""
+    """Return the descriptor set of a registry's schema, with the files of Protobuf that it imports."""
     try:
         file = _file(serialized)
     except RegistryError as error:
@@ -119,7 +117,7 @@ def descriptor_set(serialized: str) -> bytes:
 
 
 def _file(serialized: str) -> Any:
-    """A ``FileDescriptorProto``. RegistryError: it is none, so this registry is of no use for Protobuf."""
+    """Parse a ``FileDescriptorProto``. Raises RegistryError for a registry that does not serialize schemas."""
     _, files, _, errors = _modules()
     try:
         return files.FileDescriptorProto.FromString(base64.b64decode(serialized, validate=True))
@@ -160,18 +158,18 @@ Convert = Callable[[Any], Any]
 
 
 def _message(pa: Any, descriptor: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]:
-    """The type of a message, and what makes a row of one."""
+    """Return the type of a message, and a function that makes a row of one."""
     if descriptor.full_name == _TIMESTAMP:
         return pa.timestamp("us", tz="UTC"), _microseconds
     if descriptor.full_name in inside:
-        raise ConfigurationError(f"the message {descriptor.full_name} is recursive, which no column can be")
+        raise ConfigurationError(f"the message {descriptor.full_name} is recursive; Arrow columns cannot be")
     fields, parts = [], []
     for field in descriptor.fields:
         kind, convert = _field(pa, field, (*inside, descriptor.full_name))
         fields.append((field.name, kind))
         parts.append((field.name, convert, field.has_presence))
     if not fields:
-        raise ConfigurationError(f"the message {descriptor.full_name} has no fields, so it is no column")
+        raise ConfigurationError(f"the message {descriptor.full_name} has no fields, so it cannot be a column")
 
     def row(found: Any) -> Any:
         return {
@@ -210,15 +208,11 @@ def _single(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]
         field.CPPTYPE_BOOL: pa.bool_(),
         field.CPPTYPE_STRING: pa.binary() if field.type == field.TYPE_BYTES else pa.string(),
     }
-    return kinds[field.cpp_type], _same
+    return kinds[field.cpp_type], lambda found: found
 
 
 def _microseconds(found: Any) -> int:
-    """The years 1 to 9999, which Protobuf's timestamps have, and Python's."""
+    """Convert a timestamp. Raises ValueError outside of the years 1 to 9999, the range of Protobuf and Python."""
     if not -62_135_596_800 <= found.seconds < 253_402_300_800 or not 0 <= found.nanos < 1_000_000_000:
         raise ValueError(f"the timestamp of {found.seconds} s and {found.nanos} ns is not in the years 1 to 9999")
     return int(found.seconds * 1_000_000 + found.nanos // 1000)
-
-
-def _same(found: Any) -> Any:
-    return found

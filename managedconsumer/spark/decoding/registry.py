@@ -1,7 +1,7 @@
 """A schema registry (Confluent's, Karapace, Redpanda, Apicurio's compatible API): schemas by id and by subject.
 
-Only what the registry itself says makes a record bad: that it has no such schema, or that the schema is of another
-format. Whatever else comes in place of an answer fails the task, which Spark repeats.
+A record is bad only if the registry itself says that it has no such schema, or has one of another format. Any other
+response fails the task, which Spark repeats.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.values import NamedTuple
 
-# For one question, from the look-up of the host to the last byte of the answer (seconds), and how often it is asked.
+# The time-out of a request, from the look-up of the host to the last byte (seconds), and the number of attempts.
 _TIMEOUT, _ATTEMPTS = 10.0, 4
-#: How many bytes are in front of a value: a zero, and the id in four bytes.
+#: The bytes in front of a value: a zero, and the id in four bytes.
 PREFIX = 5
 #: The registry's names of the formats.
 AVRO, JSON, PROTOBUF = "AVRO", "JSON", "PROTOBUF"
-# For so long (seconds) a schema that the registry does not have is not asked for again: each bad row would ask.
+# How long (seconds) not to ask again for a schema that the registry does not have, and how many of these to remember.
 _ABSENT_FOR, _MOST_ABSENT = 10.0, 1024
 _absent: dict[tuple[str, int], float] = {}
-# "Subject not found", "Version not found", "Schema not found". Another 404 is of something else than the registry.
+# "Subject not found", "Version not found", "Schema not found". A 404 without such a code is not from a registry.
 _NOT_FOUND = (40401, 40402, 40403)
-# Answers that may be another one soon, besides those of 500 and more.
+# Transient statuses, besides those of 500 and more. (200: with a body that is no schema.)
 _PASSING = (200, 404, 408, 429)
 
 
 class RegistryError(OSError):
-    """The registry gave no answer that could be believed: no record is bad for it, the task fails."""
+    """The registry gave no valid response: the task fails, and no record is bad."""
 
 
 class Schema(NamedTuple):
-    """A schema of the registry. ``refers``: it names others, which are not in it."""
+    """A schema of the registry. ``refers``: it refers to other schemas."""
 
     kind: str
     text: str
     refers: bool
 
     def of(self, kind: str) -> str:
-        """The text; ValueError if it is of another format, or refers to others."""
+        """Return the text; raises ValueError if it is of another format, or refers to others."""
         if self.kind != kind:
             raise ValueError(f"the registry's schema is {self.kind}, not {kind}")
         if self.refers:
@@ -52,7 +52,7 @@ class Schema(NamedTuple):
 
 
 def take_id(value: bytes) -> tuple[int, bytes]:
-    """The schema's id and the rest of a value; ValueError if it does not begin with one."""
+    """Return the schema's id and the rest of a value; raises ValueError if it does not begin with one."""
     number = number_in(value)
     if number is None:
         raise ValueError("the value does not begin with a schema's id")
@@ -60,23 +60,23 @@ def take_id(value: bytes) -> tuple[int, bytes]:
 
 
 def number_in(value: bytes | None) -> int | None:
-    """The schema's id that the value begins with, if it does."""
+    """Return the schema's id that the value begins with, or None."""
     if value is None or len(value) < PREFIX or value[0] != 0:
         return None
     return int.from_bytes(value[1:PREFIX], "big")
 
 
 def schema_of(registry: str, number: int, kind: str = AVRO) -> str:
-    """The schema with an id, as text; of Protobuf a serialized file, in base64.
+    """Return the schema with an id, as text; for Protobuf a serialized file in base64.
 
-    ValueError: there is none of that kind. RegistryError: there is no answer.
+    Raises ValueError if there is none of that kind, RegistryError without a valid response.
     """
     return _known(registry, number, _form(kind)).of(kind)
 
 
 @lru_cache(maxsize=256)
 def _known(registry: str, number: int, form: str) -> Schema:
-    """A schema with an id never changes."""
+    """Return the schema with an id, which never changes."""
     absent = ValueError(f"the registry has no schema {number}")
     if time.monotonic() < _absent.get((registry, number), 0.0):
         raise absent
@@ -90,7 +90,7 @@ def _known(registry: str, number: int, form: str) -> Schema:
 
 
 def newest_schema(registry: str, subject: str, kind: str = AVRO) -> str:
-    """The newest schema of a subject, as by ``schema_of``. ConfigurationError: there is none, or no answer."""
+    """Return the newest schema of a subject, like :func:`schema_of`. Raises ConfigurationError without one."""
     try:
         answer = _get(registry, f"subjects/{quote(subject, safe='')}/versions/latest{_form(kind)}")
         if answer is not None:
@@ -101,27 +101,27 @@ def newest_schema(registry: str, subject: str, kind: str = AVRO) -> str:
 
 
 def _form(kind: str) -> str:
-    """In which form: the text of a Protobuf schema would have to be compiled."""
+    """Return the query for the form: the text of a Protobuf schema would need a compiler."""
     return "?format=serialized" if kind == PROTOBUF else ""
 
 
 def check_url(registry: str) -> SplitResult:
-    """Raises ConfigurationError for what is no URL of a registry."""
+    """Parse a registry's URL; raises ConfigurationError if it is none."""
     try:
         parts = urlsplit(registry)
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.query:
             return parts
     except ValueError:  # a port that is no number, or brackets
         pass
-    raise ConfigurationError(  # without the URL: where it is wrong nobody knows which part is the password
+    raise ConfigurationError(  # without the URL: any part of a wrong one may be the password
         "value.registry must be an http or https URL such as https://user:password@host:8081; in user and password, "
         "write %2F for /, %3A for :, %40 for @, %23 for #, %3F for ?"
     )
 
 
 def _get(registry: str, path: str) -> Schema | None:
-    """None: the registry says that it has none. Passing trouble is tried again."""
-    # Each reader and worker of Spark imports this file; most have no registry, and urllib.request takes 25 ms of CPU.
+    """Ask the registry, again after transient errors. None: it says that it has no such schema."""
+    # Each reader and worker of Spark imports this file. Most have no registry, and urllib.request takes 25 ms of CPU.
     from managedconsumer.spark.decoding.registry_http import ElsewhereError, ask
 
     parts = check_url(registry)
@@ -156,7 +156,7 @@ def _get(registry: str, path: str) -> Schema | None:
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    """Empty for what is no JSON object."""
+    """Parse a JSON object; {} for anything else."""
     try:
         answer = json.loads(content)
     except (ValueError, RecursionError):
@@ -165,7 +165,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def _schema(answer: dict[str, Any]) -> Schema | None:
-    """None: that is no answer of a registry."""
+    """Return the schema in a response; None: no registry gives such a response."""
     kind, text = answer.get("schemaType") or AVRO, answer.get("schema")
     if not isinstance(kind, str) or not isinstance(text, str):
         return None
@@ -173,6 +173,6 @@ def _schema(answer: dict[str, Any]) -> Schema | None:
 
 
 def _shown(registry: str) -> str:
-    """Without user and password."""
+    """Return the URL without user and password."""
     parts = urlsplit(registry)
     return f"{parts.scheme}://{parts.netloc.rsplit('@', 1)[-1]}{parts.path}"

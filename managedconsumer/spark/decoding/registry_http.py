@@ -1,6 +1,6 @@
-"""One question over HTTP: one deadline for all of it, a bound for the answer, and no way to another host.
+"""One HTTP request with one deadline, a bound for the response, and no redirect to another host.
 
-Who answers may be anybody: a registry, a load balancer in front of it, or what a name led to by mistake.
+The response may come from a registry, from a load balancer in front of it, or from a wrong host.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-#: The most bytes of an answer, with its headers. (Confluent's registry takes schemas of up to 1 MB.)
+#: The most bytes of a response with its headers. (Confluent's registry accepts schemas of up to 1 MB.)
 MOST_BYTES = 4 * 1024 * 1024
 
 
 class ElsewhereError(OSError):
-    """The answer is a redirect to another host, port or scheme, where the user and the password must not go."""
+    """The response redirects to another host, port or scheme, which must not get user and password."""
 
 
 def ask(url: str, headers: Mapping[str, str], seconds: float) -> tuple[int, bytes]:
-    """The status and the content. OSError: there is no whole answer in that time, or it is too large."""
+    """Return status and content. Raises OSError without a whole response in that time, or for one too large."""
     until = time.monotonic() + seconds
-    opener = build_opener(_Plain(until), _Tls(until), _SameOrigin)
+    opener = build_opener(_Timed(until), _SameOrigin)
     try:
         with opener.open(Request(url, headers=dict(headers)), timeout=seconds) as answer:  # noqa: S310 (checked)
             return answer.status, answer.read()
@@ -46,26 +46,20 @@ class _SameOrigin(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-class _Plain(HTTPHandler):
+class _Timed(HTTPHandler, HTTPSHandler):
     def __init__(self, until: float) -> None:
-        super().__init__()
+        HTTPSHandler.__init__(self)
         self._until = until
 
     def http_open(self, req: Request) -> Any:
         return self.do_open(partial(_timed, HTTPConnection, self._until), req)
-
-
-class _Tls(HTTPSHandler):
-    def __init__(self, until: float) -> None:
-        super().__init__()
-        self._until = until
 
     def https_open(self, req: Request) -> Any:
         return self.do_open(partial(_timed, HTTPSConnection, self._until), req)
 
 
 def _timed(kind: Any, until: float, *args: Any, **options: Any) -> Any:
-    """A connection of that kind that waits until then, and not for so long with each call."""
+    """Make a connection with a deadline for all of its calls, in place of a time-out for each."""
 
     def connect(address: tuple[str, int], *_: Any) -> socket.socket:
         trouble: OSError = OSError("the host has no address")
@@ -90,7 +84,7 @@ def _timed(kind: Any, until: float, *args: Any, **options: Any) -> Any:
 
 
 class _Incoming(io.RawIOBase):
-    """The bytes that a socket receives; http.client makes a file of it, so it stands for the socket."""
+    """The bytes that a socket receives, with deadline and bound; http.client makes a file of it."""
 
     def __init__(self, sock: socket.socket, until: float) -> None:
         self._sock, self._until, self._room = sock, until, MOST_BYTES
