@@ -28,6 +28,7 @@ from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol.api import Api
 
 _S = MemberState
 
@@ -36,6 +37,8 @@ Target = tuple[tuple[bytes, tuple[int, ...]], ...]
 
 _GROUPLESS = frozenset({codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND})
 _EXPELLED = _GROUPLESS | {codes.FENCED_MEMBER_EPOCH}
+#: What an answer about a static member's old place says where nobody else has it.
+_PLACE_IS_FREE = _EXPELLED | {codes.NONE, codes.ILLEGAL_GENERATION}
 #: States in which heartbeats are sent.
 _BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
@@ -99,6 +102,8 @@ class ConsumerGroupMembership(Machine):
         self._regex = config.topic_regex
         # True while the coordinator may hold a place under our id.
         self._known = self._for_good = False
+        # What a static member asks before it joins again; None: nothing.
+        self._take_back: Api | None = None
 
     # -- what the driver asks -------------------------------------------------------------------------
 
@@ -149,10 +154,13 @@ class ConsumerGroupMembership(Machine):
         news = joining or owned != self._reported_owned or topics != self._reported_topics
         if not news and not self.heartbeat.should_heartbeat(now):
             return None
+        timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms) / 1000.0
+        if joining and self._take_back is not None:
+            self._in_flight = Request(self._take_back, self._place(), timeout, self.generation)
+            return self._in_flight
         self._known = True
         self.heartbeat.sent_heartbeat(now)
         body = self._body(joining, topics, owned)
-        timeout = min(self.config.request_timeout_ms, self.config.session_timeout_ms) / 1000.0
         timeout = timeout if joining else self.heartbeat.patience(timeout, now)
         self._in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self.generation)
         self._reported_topics, self._reported_owned = topics, owned
@@ -177,7 +185,8 @@ class ConsumerGroupMembership(Machine):
             self.generation = NO_GENERATION
         elif request is self._in_flight:
             self._in_flight = None
-            self._on_answer(response, now)
+            if self._take_back is None or not self._on_place(response["error_code"]):
+                self._on_answer(response, now)
         return self._drain()
 
     def failed(self, request: Request, error: BaseException, now: float) -> list[Event]:
@@ -193,6 +202,7 @@ class ConsumerGroupMembership(Machine):
             if final is not None:
                 self._end_with(final)
             else:
+                self._ask_for_place()
                 self._emit(CoordinatorLost(str(error)))
                 self._retry(error, now)
         return self._drain()
@@ -367,6 +377,39 @@ class ConsumerGroupMembership(Machine):
         self._move(_S.ASSIGNING, reason)
         self._emit(Assigned(self.generation, b"", False, True, self._carried))
 
+    # -- the place of a static member -----------------------------------------------------------------
+
+    def _ask_for_place(self) -> None:
+        """A static member may still have a place, and the broker refuses a join at it even to the member itself.
+
+        So it leaves for a while first, and joins as after a restart. If another one has taken its place over, the
+        answer says so; where the group is a classic one by now, that of a classic heartbeat does.
+        """
+        if self.config.group_instance_id is None or self.generation.id >= 0:
+            return
+        if self._known:
+            self._take_back = schemas.CONSUMER_GROUP_HEARTBEAT
+        elif isinstance(self.last_error, err.GroupIdNotFound):
+            self._take_back = schemas.HEARTBEAT
+
+    def _place(self) -> dict[str, Any]:
+        if self._take_back is schemas.CONSUMER_GROUP_HEARTBEAT:
+            return {**self._identity(), "member_epoch": _LEAVE_STATIC_EPOCH}
+        group, instance = self.config.group_id, self.config.group_instance_id
+        me = self.generation.member_id
+        return {"group_id": group, "generation_id": -1, "member_id": me, "group_instance_id": instance}
+
+    def _on_place(self, code: int) -> bool:
+        """True if ``code``, about our old place, lets the join go on. One that never was in may not know who has it."""
+        if code not in _PLACE_IS_FREE and (code != codes.FENCED_INSTANCE_ID or self.losses):
+            return False
+        if code == codes.GROUP_ID_NOT_FOUND and self._take_back is schemas.CONSUMER_GROUP_HEARTBEAT:
+            self._take_back = schemas.HEARTBEAT
+        else:
+            self._take_back = None
+            self.generation, self._known = Generation(-1, self._new_id()), False
+        return True
+
     # -- moves ----------------------------------------------------------------------------------------
 
     def _expelled(self, error: BaseException, now: float) -> None:
@@ -378,9 +421,10 @@ class ConsumerGroupMembership(Machine):
 
     def _forget_generation(self, keep_member_id: bool) -> None:
         self._known = self._known and keep_member_id
-        # Epoch 0 under the same id: the coordinator replaces what it still holds of us.
+        # Epoch 0 under the same id: the coordinator replaces what it still holds of us, unless we are static.
         self.generation = Generation(-1, self.generation.member_id)
         self._target, self._carried, self._owned, self._unfinished = None, None, (), False
+        self._ask_for_place()
 
     def _end_with(self, error: BaseException) -> None:
         self._end(error, self.generation.joined and self.state in (_S.ASSIGNING, _S.STABLE))

@@ -37,9 +37,14 @@ class Groups:
         self.known: dict[str, Group] = {}
         self._named = 0
 
-    def classic(self, name: str) -> ClassicGroup | None:
-        """The group, made if need be; None for a KIP-848 group with members. One without members becomes classic."""
+    def classic(self, name: str, instance: str | None = None) -> ClassicGroup | None:
+        """The group, made if need be; None for a KIP-848 group with members. One without members becomes classic.
+
+        So does one that has no member but the static ``instance``, which a classic member replaces at any time.
+        """
         found = self.known.get(name)
+        if isinstance(found, ModernGroup) and found.is_only(instance):
+            found.expel(None)
         if found is None or (isinstance(found, ModernGroup) and not found.members):
             made = ClassicGroup(self._now, self._after, initial_delay=self._delay, name_member=self._name)
             made.committed = {} if found is None else found.committed
@@ -104,7 +109,7 @@ class Groups:
         if code:
             answer(_join_answer(version, body, join_error(code, body["member_id"])))
             return
-        group = self.classic(body["group_id"])
+        group = self.classic(body["group_id"], body.get("group_instance_id"))
         if group is None:
             refused = join_error(codes.INCONSISTENT_GROUP_PROTOCOL, body["member_id"])
             answer(_join_answer(version, body, refused))
