@@ -21,6 +21,8 @@ from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
+_BEGIN_AGAIN = err.RebootstrapRequired.ERROR_CODE
+
 #: Transient errors of connections.
 #: Errors of failed connection attempts: their text says enough, so the log has no traceback.
 PLAIN = (
@@ -245,10 +247,24 @@ class Cluster(ConnectingPart):
         with self._lock:
             number = self._answers.begin()
         answer = self.request(schemas.METADATA, body)
+        if answer.get("error_code") == _BEGIN_AGAIN:
+            answer = self._begin_again(body)
         with self._lock:
             self.snapshot = self._answers.merge(self.snapshot, number, answer, all_topics=wanted is None)
             self.refreshed_at = self.handler.now()
             return self.snapshot
+
+    def _begin_again(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask at the bootstrap addresses alone, as the broker that was asked wishes (KIP-1102)."""
+        log.info("the brokers send us to the bootstrap addresses, %s", self.address)
+        for connection in self.take_idle():
+            connection.close()
+        with self._lock:
+            self.snapshot = self.snapshot._replace(brokers=MappingProxyType({}))
+        answer = self._ask_anyone(schemas.METADATA, body, None)
+        if answer.get("error_code") == _BEGIN_AGAIN:
+            raise err.NoBrokersAvailableError(f"the brokers at {self.address} send us to the bootstrap addresses again")
+        return answer
 
     def refresh_if_same(
         self, seen: ClusterSnapshot, topics: Iterable[str] | None, timeout: float | None = None
