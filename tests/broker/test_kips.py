@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
+import confluent_kafka
 import pytest
 
-from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
+from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer import errors as err
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
@@ -49,7 +53,7 @@ def test_a_reader_above_its_quota_is_slowed_down_and_loses_nothing(
     with KafkaClient(kafka43.bootstrap, client_id=client_id) as client:
         consumer = SimpleConsumer(name, client, consumer_timeout_ms=20_000, fetch_message_max_bytes=300_000)
         with consumer:
-            assert [message.offset for message, _ in zip(consumer, range(12))] == list(range(12))
+            assert [message.offset for message, _ in zip(consumer, range(12), strict=False)] == list(range(12))
             assert any(fetcher.connection.throttled_until for fetcher in fetchers(consumer))
             assert consumer.health()["trouble"] is None
 
@@ -137,3 +141,54 @@ def test_all_addresses_change(unique: Unique, tmp_path: Path) -> None:
             consumer.commit_offsets()
     finally:
         consumer.stop()
+
+
+@pytest.mark.busy
+def test_the_old_leader_names_the_new_one(kafka43x3: DevBroker, topic: Topic, tmp_path: Path) -> None:
+    """KIP-951: no metadata are asked for, and the first message after the move is here within 50 ms."""
+    name = topic(kafka43x3, replication=3, configs={"message.timestamp.type": "LogAppendTime"})
+    tp, after = TopicPartition(name, 0), [0, 0, 0]
+    with SimpleConsumer(name, kafka43x3.bootstrap, consumer_timeout_ms=20_000) as consumer, flood(kafka43x3, name):
+        engine = consumer._session.engine
+        old = engine.cluster.snapshot.partition(tp)
+        assert consumer.consume() is not None and old is not None
+        engine.refresh_metadata = lambda *_: None  # type: ignore[method-assign, assignment]
+        others = [node for node in old.replicas if node != old.leader]
+        move = {"version": 1, "partitions": [{"topic": name, "partition": 0, "replicas": [*others, old.leader]}]}
+        (tmp_path / "move.json").write_text(json.dumps(move), encoding="utf-8")
+        kafka43x3.run_tool(
+            "kafka-reassign-partitions", "--execute", "--reassignment-json-file", f"{tmp_path}/move.json"
+        )
+        elect = ["--election-type", "preferred", "--topic", name, "--partition", "0"]
+        mover = Thread(target=kafka43x3.run_tool, args=("kafka-leader-election", *elect))
+        mover.start()
+        while after[-1] == 0:
+            message = consumer.consume()
+            assert message is not None, "the new leader was not found"
+            late = time.time() * 1000 - message.timestamp
+            new = engine.cluster.snapshot.partition(tp)
+            if new is not None and new.leader != old.leader:
+                after = [*after[1:], late]
+        mover.join()
+        assert new is not None and (new.leader, new.leader_epoch > old.leader_epoch) == (others[0], True)
+        assert after[0] < 50, f"not within 0.05 s: {after} ms"
+
+
+@contextmanager
+def flood(broker: DevBroker, topic: str) -> Iterator[None]:
+    """A message every 5 ms, by a producer that finds new leaders by itself."""
+    producer, over = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0}), Event()
+
+    def work() -> None:
+        while not over.wait(0.005):
+            producer.produce(topic, b"x", partition=0)
+            producer.poll(0)
+
+    worker = Thread(target=work)
+    worker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        worker.join()
+        producer.flush(10)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.testing import DevBroker
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import Fleet, Load, ProcessMember, running, until, write
 from tests.broker.listenerkit import MARGIN_S, SESSION_S, ListenerGroup, ListenerMember, listener_view
 

@@ -165,9 +165,10 @@ def test_a_static_member_takes_the_place_of_one_that_was_killed(
 
 def test_a_place_that_cannot_be_taken_over_is_told(broker: MemoryBroker) -> None:
     """This broker lets no classic member into a KIP-848 group that has other members."""
-    with member(broker), member(broker, group_instance_id="till-1"):
-        with pytest.raises(err.UnreleasedInstanceId, match="group_instance_id='till-1'"):
-            member(broker, group_instance_id="till-1")
+    options = {"group_instance_id": "till-1"}
+    refused = pytest.raises(err.UnreleasedInstanceId, match="group_instance_id='till-1'")
+    with member(broker), member(broker, **options), refused:
+        member(broker, **options)
 
 
 @pytest.mark.parametrize(

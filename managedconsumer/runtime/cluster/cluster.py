@@ -10,13 +10,13 @@ from typing import Any, Iterable, Mapping, Sequence
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.runtime.cluster.connecting_part import ConnectingPart
-from managedconsumer.runtime.cluster.metadata import Answers, Flight
+from managedconsumer.runtime.cluster.metadata import Answers, Flight, with_leaders
 from managedconsumer.runtime.cluster.sharing import Sharing, place_of
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.waiting import forks
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.structs import BrokerInfo, ClusterSnapshot
+from managedconsumer.structs import BrokerInfo, ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
@@ -265,6 +265,15 @@ class Cluster(ConnectingPart):
         if answer.get("error_code") == _BEGIN_AGAIN:
             raise err.NoBrokersAvailableError(f"the brokers at {self.address} send us to the bootstrap addresses again")
         return answer
+
+    def learn_leaders(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Mapping[str, Any]]
+    ) -> bool:
+        """Take ``leaders`` over that a Fetch response names (KIP-951); True if one of them is new."""
+        with self._lock:
+            before = self.snapshot
+            self.snapshot = with_leaders(before, leaders, endpoints)
+            return self.snapshot is not before
 
     def refresh_if_same(
         self, seen: ClusterSnapshot, topics: Iterable[str] | None, timeout: float | None = None
