@@ -38,7 +38,7 @@ Target = tuple[tuple[bytes, tuple[int, ...]], ...]
 _GROUPLESS = frozenset({codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND})
 _EXPELLED = _GROUPLESS | {codes.FENCED_MEMBER_EPOCH}
 #: What an answer about a static member's old place says where nobody else has it.
-_PLACE_IS_FREE = _EXPELLED | {codes.NONE, codes.ILLEGAL_GENERATION}
+_PLACE_IS_FREE = _EXPELLED | {codes.NONE, codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS}
 #: States in which heartbeats are sent.
 _BEATING = frozenset({_S.PREPARING_REBALANCE, _S.ASSIGNING, _S.STABLE})
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
