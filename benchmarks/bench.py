@@ -39,7 +39,7 @@ LONE = [
     OURS,
     Probe("managedconsumer, gevent", "ours", {"use_greenlets": True}),
     Probe("managedconsumer, use_rdkafka", "ours", {"use_rdkafka": True}),
-    Probe("managedconsumer, KIP-848", "ours", {"group_protocol": "consumer"}),
+    Probe("managedconsumer, classic protocol", "ours", {"group_protocol": "classic"}),
     Probe("confluent", "confluent"),
     Probe("aiokafka", "aiokafka"),
     Probe("kafka-python", "kafkapython"),

@@ -305,7 +305,7 @@ class GroupOptions(_Options):
     rebalance_timeout_ms: Positive = 300000
     max_processing_ms: int | None = None
     revoke_drain_ms: NotNegative = 1000
-    group_protocol: str = "classic"
+    group_protocol: str = "auto"
     group_instance_id: str | None = None
     post_rebalance_callback: Callable[..., Any] | None = None
     history: str | PathLike[str] | None = None

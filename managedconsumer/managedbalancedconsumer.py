@@ -44,7 +44,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
         reset_offset_on_fetch: bool = True,
         *,
         listener: Any = None,
-        group_protocol: GroupProtocol = "classic",
+        group_protocol: GroupProtocol = "auto",
         group_instance_id: str | None = None,
         session_timeout_ms: int = 45000,
         rebalance_timeout_ms: int = 300000,

@@ -51,9 +51,9 @@ def ours(member: Member, protocol: str) -> None:
     """managedconsumer: ``range``, ``cooperative-sticky`` or ``consumer``."""
     from managedconsumer import ManagedBalancedConsumer
 
-    options: dict[str, Any] = {"group_protocol": "consumer"} if protocol == "consumer" else {}
+    options: dict[str, Any] = {"group_protocol": "consumer"}
     if protocol != "consumer":
-        options["membership_protocol"] = protocol
+        options = {"group_protocol": "classic", "membership_protocol": protocol}
     options |= member.timeouts("session_timeout_ms", "heartbeat_interval_ms", "fetch_wait_max_ms")
     member.go()
     consumer = ManagedBalancedConsumer(

@@ -150,7 +150,7 @@ class GroupLife:
             return False
         if self.protocol == CLASSIC:
             return self._auto and isinstance(error, err.InconsistentGroupProtocol)
-        groups = isinstance(error, err.GroupIdNotFound) and self._auto
+        groups = isinstance(error, (err.GroupIdNotFound, err.UnreleasedInstanceId)) and self._auto
         return groups or isinstance(error, (err.UnsupportedVersion, err.UnsupportedBrokerError))
 
     def _finish_round(self, timeout: float) -> None:

@@ -112,9 +112,17 @@ class GroupLives:
             self.protocol, self._session, self._options, self.assignors, self._listener, self._post_rebalance
         )
 
-    def hopeless(self, life: GroupLife) -> bool:
-        """True if broker and group refuse both protocols to a starting consumer; later that is transient."""
-        return life.protocol == CLASSIC and self._refused.failures >= _MOST_REFUSALS and self._session.starting
+    def hopeless(self, life: GroupLife, error: BaseException) -> bool:
+        """True if the other protocol would not help after ``error``.
+
+        Broker and group refuse both protocols to a starting consumer; later that is transient. A static member whose
+        place is taken gets it by the classic protocol (KIP-848 keeps it for one that was killed until its session
+        ends), but only as it starts: one that runs has been replaced.
+        """
+        starting, failures = self._session.starting, self._refused.failures
+        if isinstance(error, err.UnreleasedInstanceId):
+            return failures > 0 or not starting
+        return life.protocol == CLASSIC and failures >= _MOST_REFUSALS and starting
 
     def change_protocol(self, life: GroupLife, error: BaseException) -> None:
         """Use the other protocol until the next start, as broker or group refuse that of ``life`` with ``error``.
@@ -233,7 +241,7 @@ def _work(there: weakref.ref[GroupLives], life: GroupLife) -> None:
 
 def _end_of(lives: GroupLives, life: GroupLife, error: BaseException) -> None:
     """Continue with the other protocol after ``error`` has ended ``life``, or let the consumer fail."""
-    if not life.refused(error) or lives.hopeless(life):
+    if not life.refused(error) or lives.hopeless(life, error):
         life.engine.life.fail(_with_the_groups_assignor(error, life))
         return
     try:

@@ -17,6 +17,7 @@ from managedconsumer.coordinator.requests import MembershipConfig, within_sessio
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.structs import Generation
 from managedconsumer.wire.protocol import schemas
+from managedconsumer.wire.protocol.api import Api
 
 _S = MemberState
 
@@ -25,6 +26,8 @@ Target = tuple[tuple[bytes, tuple[int, ...]], ...]
 
 _GROUPLESS = frozenset({codes.UNKNOWN_MEMBER_ID, codes.GROUP_ID_NOT_FOUND})
 _EXPELLED = _GROUPLESS | {codes.FENCED_MEMBER_EPOCH}
+# An answer about a static member's old place with one of these codes says that nobody else has it.
+_PLACE_IS_FREE = _EXPELLED | {codes.NONE, codes.ILLEGAL_GENERATION, codes.REBALANCE_IN_PROGRESS}
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_STATIC_EPOCH = 0, -1, -2
 
 
@@ -62,6 +65,8 @@ class ConsumerGroupMembership(Machine):
         self._regex = config.topic_regex
         # True while the coordinator may keep a place under our id.
         self._known = False
+        # The request by which a static member gives its old place back before it joins again; None: none.
+        self._take_back: Api | None = None
 
     # -- what the driver asks -------------------------------------------------------------------------
 
@@ -111,10 +116,13 @@ class ConsumerGroupMembership(Machine):
         news = joining or owned != self._reported_owned or topics != self._reported_topics
         if not news and not self.heartbeat.should_heartbeat(now):
             return None
+        timeout = within_session(self.config)
+        if joining and self._take_back is not None:
+            self._heartbeat_in_flight = Request(self._take_back, self._place(), timeout, self.generation)
+            return self._heartbeat_in_flight
         self._known = True
         self.heartbeat.sent_heartbeat(now)
         body = self._body(joining, topics, owned)
-        timeout = within_session(self.config)
         timeout = timeout if joining else self.heartbeat.patience(timeout, now)
         self._heartbeat_in_flight = Request(schemas.CONSUMER_GROUP_HEARTBEAT, body, timeout, self.generation)
         self._reported_topics, self._reported_owned = topics, owned
@@ -238,10 +246,13 @@ class ConsumerGroupMembership(Machine):
 
     def _on_failed(self, request: Request, error: BaseException, beat: bool, now: float) -> None:
         self._forget_reported()
+        self._ask_for_place()
         self._retry(error, now)
 
     def _on_heartbeat(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
+        if self._take_back is not None and self._on_place(code):
+            return
         if code == codes.NONE:
             self._on_success(response, now)
             return
@@ -293,6 +304,42 @@ class ConsumerGroupMembership(Machine):
         self._move(_S.ASSIGNING, reason)
         self._emit(Assigned(self.generation, b"", False, True, self._carried))
 
+    # -- the place of a static member -----------------------------------------------------------------
+
+    def _ask_for_place(self) -> None:
+        """A static member may still have a place, and the broker refuses a join there even to the member itself.
+
+        So it leaves for a while first, and joins as after a restart. If another member has taken the place over, the
+        response says so. In a group that is classic by now, the response to a classic heartbeat says so.
+        """
+        if self.config.group_instance_id is None or self.generation.id >= 0:
+            return
+        if self._known:
+            self._take_back = schemas.CONSUMER_GROUP_HEARTBEAT
+        elif isinstance(self.last_error, err.GroupIdNotFound):
+            self._take_back = schemas.HEARTBEAT
+
+    def _place(self) -> dict[str, Any]:
+        if self._take_back is schemas.CONSUMER_GROUP_HEARTBEAT:
+            return {**self._identity(), "member_epoch": _LEAVE_STATIC_EPOCH}
+        group, instance = self.config.group_id, self.config.group_instance_id
+        me = self.generation.member_id
+        return {"group_id": group, "generation_id": -1, "member_id": me, "group_instance_id": instance}
+
+    def _on_place(self, code: int) -> bool:
+        """Return True if ``code``, about our old place, lets the join go on.
+
+        A member that never joined may get FENCED_INSTANCE_ID for an id that it does not have.
+        """
+        if code not in _PLACE_IS_FREE and (code != codes.FENCED_INSTANCE_ID or self.losses):
+            return False
+        if code == codes.GROUP_ID_NOT_FOUND and self._take_back is schemas.CONSUMER_GROUP_HEARTBEAT:
+            self._take_back = schemas.HEARTBEAT
+        else:
+            self._take_back = None
+            self.generation, self._known = Generation(-1, self._new_id()), False
+        return True
+
     # -- moves ----------------------------------------------------------------------------------------
 
     def _expelled(self, error: BaseException, now: float) -> None:
@@ -304,9 +351,10 @@ class ConsumerGroupMembership(Machine):
 
     def _forget_generation(self, keep_member_id: bool) -> None:
         self._known = self._known and keep_member_id
-        # A join under the same id replaces what the coordinator still has of us.
+        # A join under the same id replaces what the coordinator still has of us, unless we are static.
         self.generation = Generation(-1, self.generation.member_id)
         self._target, self._carried, self._owned, self._unfinished = None, None, (), False
+        self._ask_for_place()
 
     def _owns(self) -> bool:
         return self.generation.joined and self.state in (_S.ASSIGNING, _S.STABLE)

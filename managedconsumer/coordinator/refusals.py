@@ -77,7 +77,8 @@ def _text(code: int, config: MembershipConfig, offered: Sequence[str]) -> str | 
         codes.GROUP_MAX_SIZE_REACHED: "the group has as many members as the broker allows (group.max.size there)",
         codes.FENCED_INSTANCE_ID: (f"another member has taken over {instance}: give each member an id of its own"),
         codes.UNRELEASED_INSTANCE_ID: (
-            f"{instance} belongs to a member that has not left: give each member an id of its own"
+            f"{instance} belongs to a member that has not left: give each member an id of its own. The place of one "
+            "that was killed is free after its session; group_protocol='auto' takes it over at once"
         ),
         codes.UNSUPPORTED_ASSIGNOR: f"the broker has no assignor {names or 'of that name'} (membership_protocol)",
     }.get(code)

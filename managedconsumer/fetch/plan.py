@@ -12,7 +12,7 @@ from managedconsumer.fetch import request
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.budget import FetchBudget
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
-from managedconsumer.structs import ClusterSnapshot
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import PartitionContext, RecordChunk
 from managedconsumer.wire.records.compression import Beside
@@ -260,6 +260,12 @@ def read_answer(plan: FetchPlan, answer: Mapping[str, Any], limits: FetchLimits)
             else:
                 log.debug("ignoring partition %d of %r in a fetch answer: it was not asked for", key[1], key[0])
     return results
+
+
+def new_leaders(results: Iterable[PartitionResult]) -> dict[TopicPartition, tuple[int, int]]:
+    """The leaders (broker, epoch) that a response names for partitions that have moved (KIP-951)."""
+    named = {r.queue.tp: r.answer.get("current_leader") for r in results if r.outcome is Outcome.REFRESH}
+    return {tp: (of["leader_id"], of["leader_epoch"]) for tp, of in named.items() if of and of["leader_id"] >= 0}
 
 
 def _read_partition(

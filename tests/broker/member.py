@@ -46,7 +46,7 @@ def main(given: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, lambda *_: consumer.stop())
     try:
         consumer.start()
-        tell("started", os.getpid())
+        tell("started", os.getpid(), consumer.health()["group_protocol"])
         while True:
             message = consumer.consume()
             if message is None:

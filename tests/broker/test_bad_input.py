@@ -197,7 +197,7 @@ class TestTheGroup:
         self, kafka43: DevBroker, orders: str, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture
     ) -> None:
         group = unique("group")
-        with managed(orders, kafka43.bootstrap, consumer_group=group, membership_protocol="range"):
+        with managed(orders, kafka43.bootstrap, consumer_group=group, group_protocol="classic"):
             text = told(
                 err.InconsistentGroupProtocol,
                 managed,

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from managedconsumer import errors as err
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
-from tests.broker.groupkit import Load, write
-from tests.broker.listenerkit import SESSION_S, ListenerGroup, ListenerMember, listener_view
+from tests.broker.groupkit import Fleet, Load, ProcessMember, running, until, write
+from tests.broker.listenerkit import MARGIN_S, SESSION_S, ListenerGroup, ListenerMember, listener_view
 
 PARTITIONS = 4
 PROTOCOLS = ["eager", "cooperative", "consumer"]
@@ -142,3 +145,82 @@ def test_two_members_of_one_name(group: ListenerGroup) -> None:
     with pytest.raises((err.FencedInstanceId, err.UnreleasedInstanceId)):
         loser.consumer.consume()
     assert listener_view(winner.calls())[winner.name] == {0, 1, 2, 3}
+
+
+#: The session is far longer than any wait here.
+LONG: dict[str, Any] = {"session_timeout_ms": 45_000, "heartbeat_interval_ms": 3000, "auto_commit_interval_ms": 100}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "auto"])
+def test_one_that_was_killed_has_its_place_at_once(
+    kafka: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], protocol: str
+) -> None:
+    """KIP-848 keeps the place for a session, so with "auto" it is taken by the classic protocol; and back, next time.
+
+    The other member keeps what it has, and nothing is lost.
+    """
+    options = {**LONG, "group_protocol": protocol, "auto_commit_enable": True}
+    fleet = Fleet(kafka, topic(kafka, PARTITIONS), unique("group"), ThreadingHandler())
+    spoken, values, moves = [], set[bytes](), 0
+    with running(fleet):
+        other = fleet.join(group_instance_id="other", **options)
+        for turn in range(3):
+            began = time.monotonic()
+            victim = ProcessMember(fleet, options={**options, "group_instance_id": "one"})
+            try:
+                until(fleet.handler, lambda of=victim.of: of("started"), 20, "it has started")  # type: ignore[misc]
+                assert turn == 0 or time.monotonic() - began < MARGIN_S
+                fleet.until(lambda: [len(new) for _, new in other.assignments[-1:]] == [PARTITIONS // 2], 20, "shared")
+                assert turn == 0 or len(other.assignments) == moves
+                moves = len(other.assignments)
+                write(kafka, fleet.topic, PARTITIONS, 5, start=5 * turn)
+                until(fleet.handler, lambda of=victim.of: len(of("got")) >= 10, 20, "its half")  # type: ignore[misc]
+                spoken.append(victim.of("started")[0][2])
+                victim.signal(signal.SIGKILL)
+            finally:
+                victim.end()
+            values |= set(victim.values)
+        fleet.until(lambda: len(values | set(fleet.values())) == 3 * 5 * PARTITIONS, 20, "nothing is lost")
+    modern = protocol == "auto" and kafka.kafka_version >= "4"
+    assert spoken == (["consumer", "classic", "consumer"] if modern else ["classic"] * 3)
+
+
+def test_one_whose_session_has_ended_by_its_own_clock_only(
+    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+) -> None:
+    """A frozen process wakes up while the broker still has its place: it leaves that, and joins again."""
+    options = {"group_protocol": "consumer", "session_timeout_ms": 3000, "group_instance_id": "one"}
+    fleet = Fleet(kafka43, topic(kafka43, PARTITIONS), unique("group"), ThreadingHandler())
+    victim = ProcessMember(fleet, options=options)
+    try:
+        until(fleet.handler, lambda: victim.of("started"), 20, "it has started")
+        victim.signal(signal.SIGSTOP)
+        time.sleep(4.0)  # longer than the session by its own clock, far shorter than the broker's
+        victim.signal(signal.SIGCONT)
+        until(fleet.handler, lambda: len(victim.of("assigned")) == 2, 20, lambda: f"it is back: {victim.events}")
+        assert [kind for kind, *_ in victim.events] == ["started", "assigned", "lost", "assigned"]
+    finally:
+        victim.end()
+
+
+def test_one_that_was_frozen_and_replaced_ends(
+    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+) -> None:
+    """The place is its successor's, by the classic protocol; the group has become a classic one meanwhile."""
+    options = {**LONG, "group_protocol": "auto", "group_instance_id": "one"}
+    fleet = Fleet(kafka43, topic(kafka43, PARTITIONS), unique("group"), ThreadingHandler())
+    victim = ProcessMember(fleet, options=options)
+    try:
+        until(fleet.handler, lambda: victim.of("started"), 20, "it has started")
+        victim.signal(signal.SIGSTOP)
+        with running(fleet):
+            heir = fleet.join(**options)
+            fleet.until(lambda: len(heir.owned) == PARTITIONS, MARGIN_S, "it has the place")
+            assert heir.consumer.health()["group_protocol"] == "classic"
+            victim.signal(signal.SIGCONT)
+            until(fleet.handler, lambda: victim.of("error"), 20, lambda: f"the zombie ends: {victim.events}")
+            write(kafka43, fleet.topic, PARTITIONS, 5)
+            fleet.until(lambda: len(heir.got) == 5 * PARTITIONS, 20, "the heir goes on")
+        assert "FencedInstanceId" in victim.of("error")[0][1] and not victim.of("got")
+    finally:
+        victim.end()

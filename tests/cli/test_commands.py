@@ -135,21 +135,27 @@ def test_peek_follows_what_comes(kafka: DevBroker, typed: Type, orders: str) -> 
     assert shown.endswith("\tlater\n")
 
 
-def test_a_group(typed: Type, group: str, orders: str) -> None:
+def protocol_of(kafka: DevBroker) -> tuple[str, str]:
+    """The protocol of a group on ``kafka``, and its assignor."""
+    return ("consumer", "uniform") if kafka.kafka_version >= "4" else ("classic", "range")
+
+
+def test_a_group(kafka: DevBroker, typed: Type, group: str, orders: str) -> None:
+    kind, assignor = protocol_of(kafka)
     code, shown, _ = typed("group", group)
     assert code == 0
     summary, header, *rows = shown.splitlines()
     assert re.fullmatch(
-        rf"group {re.escape(group)}: Stable, classic protocol, assignor range, 1 member, lag 6, .* behind", summary
+        rf"group {re.escape(group)}: Stable, {kind} protocol, assignor {assignor}, 1 member, lag 6, .* behind", summary
     )
     assert header.split() == ["TOPIC", "PARTITION", "COMMITTED", "NEXT", "LAG", "BEHIND", "MEMBER", "HOST"]
     assert [row.split()[:2] for row in rows] == [[orders, "0"], [orders, "1"]]
     assert all(row.endswith("127.0.0.1") for row in rows)
     listed = [line.split() for line in typed("groups")[1].splitlines()]
-    assert [group, "classic", "Stable", "1", "6"] in listed
+    assert [group, kind, "Stable", "1", "6"] in listed
     header, *rows = typed("groups", "--lag")[1].splitlines()
     assert header.split() == ["GROUP", "TYPE", "STATE", "MEMBERS", "LAG", "BEHIND"]
-    assert any(re.fullmatch(rf"{re.escape(group)} +classic +Stable +1 +6 +\d+ d( \d+ h)?", row) for row in rows)
+    assert any(re.fullmatch(rf"{re.escape(group)} +{kind} +Stable +1 +6 +\d+ d( \d+ h)?", row) for row in rows)
     found = json.loads(typed("group", group, "--json")[1])
     assert (found["lag"], found["group"]["state"]) == (6, "Stable")
 
@@ -246,7 +252,7 @@ def _lines_until(stream: Any, text: str) -> list[str]:
     raise AssertionError(f"{text!r} never came: {lines}")
 
 
-def test_the_doctor_finds_nothing_wrong(typed: Type, group: str, orders: str) -> None:
+def test_the_doctor_finds_nothing_wrong(kafka: DevBroker, typed: Type, group: str, orders: str) -> None:
     code, shown, _ = typed("doctor", orders, group)
     assert code == 0
     lines = shown.splitlines()
@@ -256,7 +262,7 @@ def test_the_doctor_finds_nothing_wrong(typed: Type, group: str, orders: str) ->
         "its versions fit",
         f"topic {orders}: 2 partitions with 20 offsets",
         f"topic {orders}: partition 0 can be read",
-        f"group {group}: Stable, classic protocol with 1: managedconsumer at 127.0.0.1",
+        f"group {group}: Stable, {protocol_of(kafka)[0]} protocol with 1: managedconsumer at 127.0.0.1",
         f"group {group}: lag 6 over 2 partitions",
     ):
         assert any(expected in line for line in lines), expected

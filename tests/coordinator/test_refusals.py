@@ -97,7 +97,10 @@ TEXTS = {
     ),
     81: "the group has as many members as the broker allows (group.max.size there)",
     82: "another member has taken over group_instance_id='till-1': give each member an id of its own",
-    111: "group_instance_id='till-1' belongs to a member that has not left: give each member an id of its own",
+    111: (
+        "group_instance_id='till-1' belongs to a member that has not left: give each member an id of its own. The "
+        "place of one that was killed is free after its session; group_protocol='auto' takes it over at once"
+    ),
     112: "the broker has no assignor 'range', 'sticky' (membership_protocol)",
 }
 

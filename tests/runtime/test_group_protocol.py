@@ -29,9 +29,12 @@ def broker() -> Iterator[MemoryBroker]:
         yield made
 
 
-def member(broker: MemoryBroker, protocol: Any = "auto", **more: Any) -> ManagedBalancedConsumer:
+def member(broker: MemoryBroker, protocol: Any = None, **more: Any) -> ManagedBalancedConsumer:
+    """A member; without ``protocol`` it has the default, which is "auto"."""
     options: dict[str, Any] = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 5000, **more}
-    return ManagedBalancedConsumer(TOPIC, broker.bootstrap, GROUP, group_protocol=protocol, **options)
+    if protocol is not None:
+        options["group_protocol"] = protocol
+    return ManagedBalancedConsumer(TOPIC, broker.bootstrap, GROUP, **options)
 
 
 def spoken(consumer: ManagedBalancedConsumer) -> Any:
@@ -141,6 +144,31 @@ def test_a_rebalance_on_greenlets(broker: MemoryBroker) -> None:
     with member(broker, use_greenlets=True) as consumer:
         assert (spoken(consumer), len(values(consumer, 8))) == ("classic", 8)
         assert refused.happened == 1
+
+
+def test_a_static_member_takes_the_place_of_one_that_was_killed(
+    broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """KIP-848 keeps that for a session, so the classic protocol does it; the one that had it learns of it, and ends."""
+    caplog.set_level(logging.INFO)
+    with member(broker, group_instance_id="till-1") as killed, member(broker, group_instance_id="till-1") as heir:
+        assert spoken(heir) == "classic"
+        assert values(heir, 8) == numbers(8)
+        with pytest.raises(err.FencedInstanceId, match="another member has taken over group_instance_id='till-1'"):
+            while True:
+                killed.consume()
+        broker.produce(TOPIC, numbers(4, 8))
+        assert values(heir, 4) == numbers(4, 8)
+    (line,) = [record for record in caplog.records if "is refused, using 'classic'" in record.message]
+    assert "group_instance_id='till-1' belongs to a member that has not left" in line.message
+
+
+def test_a_place_that_cannot_be_taken_over_is_told(broker: MemoryBroker) -> None:
+    """This broker lets no classic member into a KIP-848 group that has other members."""
+    options = {"group_instance_id": "till-1"}
+    refused = pytest.raises(err.UnreleasedInstanceId, match="group_instance_id='till-1'")
+    with member(broker), member(broker, **options), refused:
+        member(broker, **options)
 
 
 @pytest.mark.parametrize(

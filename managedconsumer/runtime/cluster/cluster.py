@@ -10,16 +10,18 @@ from typing import Any, Iterable, Mapping, Sequence
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.runtime.cluster.connecting_part import ConnectingPart
-from managedconsumer.runtime.cluster.metadata import Answers, Flight
+from managedconsumer.runtime.cluster.metadata import Answers, Flight, with_leaders
 from managedconsumer.runtime.cluster.sharing import Sharing, place_of
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.waiting import forks
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.structs import BrokerInfo, ClusterSnapshot
+from managedconsumer.structs import BrokerInfo, ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
+
+_BEGIN_AGAIN = err.RebootstrapRequired.ERROR_CODE
 
 #: Transient errors of connections.
 #: Errors of failed connection attempts: their text says enough, so the log has no traceback.
@@ -245,10 +247,33 @@ class Cluster(ConnectingPart):
         with self._lock:
             number = self._answers.begin()
         answer = self.request(schemas.METADATA, body)
+        if answer.get("error_code") == _BEGIN_AGAIN:
+            answer = self._begin_again(body)
         with self._lock:
             self.snapshot = self._answers.merge(self.snapshot, number, answer, all_topics=wanted is None)
             self.refreshed_at = self.handler.now()
             return self.snapshot
+
+    def _begin_again(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask at the bootstrap addresses alone, as the broker that was asked wishes (KIP-1102)."""
+        log.info("the brokers send us to the bootstrap addresses, %s", self.address)
+        for connection in self.take_idle():
+            connection.close()
+        with self._lock:
+            self.snapshot = self.snapshot._replace(brokers=MappingProxyType({}))
+        answer = self._ask_anyone(schemas.METADATA, body, None)
+        if answer.get("error_code") == _BEGIN_AGAIN:
+            raise err.NoBrokersAvailableError(f"the brokers at {self.address} send us to the bootstrap addresses again")
+        return answer
+
+    def learn_leaders(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Mapping[str, Any]]
+    ) -> bool:
+        """Take ``leaders`` over that a Fetch response names (KIP-951); True if one of them is new."""
+        with self._lock:
+            before = self.snapshot
+            self.snapshot = with_leaders(before, leaders, endpoints)
+            return self.snapshot is not before
 
     def refresh_if_same(
         self, seen: ClusterSnapshot, topics: Iterable[str] | None, timeout: float | None = None

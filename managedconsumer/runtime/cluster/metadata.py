@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any, Mapping
+from typing import Any, Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
+from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
 
 _NO_TOPIC_ID = bytes(16)
 
@@ -53,6 +53,27 @@ class Answers:
 
     def _told(self, name: str) -> int:
         return max(self._all, self._topics.get(name, 0))
+
+
+def with_leaders(
+    old: ClusterSnapshot, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Mapping[str, Any]]
+) -> ClusterSnapshot:
+    """``old`` with the ``leaders`` (broker, epoch) that a Fetch response names, and their addresses (KIP-951).
+
+    The same object if it knows as much.
+    """
+    brokers = {e["node_id"]: BrokerInfo(e["node_id"], e["host"], e["port"], e.get("rack")) for e in endpoints}
+    brokers = {**old.brokers, **brokers}
+    topics = dict(old.topics)
+    for tp, (leader, epoch) in leaders.items():
+        info = old.partition(tp)
+        if info is not None and epoch > info.leader_epoch and leader in brokers:
+            topic = topics[tp.topic]
+            parts = {**topic.partitions, tp.partition: info._replace(leader=leader, leader_epoch=epoch, error_code=0)}
+            topics[tp.topic] = topic._replace(partitions=MappingProxyType(parts))
+    if topics == old.topics:
+        return old
+    return old._replace(brokers=MappingProxyType(brokers), topics=MappingProxyType(topics))
 
 
 def _topic(entry: Mapping[str, Any]) -> TopicInfo:

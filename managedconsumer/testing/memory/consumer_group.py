@@ -86,6 +86,10 @@ class ModernGroup(Group):
         member = self.members.get(member_id)
         return member is not None and member.epoch == generation
 
+    def is_only(self, instance: str | None) -> bool:
+        """Whether the static member ``instance`` is all that the group has."""
+        return instance is not None and {member.instance for member in self.members.values()} == {instance}
+
     def _of_instance(self, instance: str | None) -> ModernMember | None:
         return None if instance is None else next((m for m in self.members.values() if m.instance == instance), None)
 
@@ -144,9 +148,9 @@ class ModernGroup(Group):
     def _join(self, body: Body) -> int:
         member_id, instance = body["member_id"], body["instance_id"]
         old = self._of_instance(instance)
+        if old is not None and old.epoch != _LEAVE_STATIC:  # also if it is the member itself
+            return UNRELEASED_INSTANCE
         if member_id not in self.members:
-            if old is not None and old.epoch != _LEAVE_STATIC:
-                return UNRELEASED_INSTANCE
             member = self.members[member_id] = ModernMember(member_id, instance, self._session)
             if old is not None:  # the instance joins again, and keeps its partitions
                 del self.members[old.id]
@@ -167,7 +171,9 @@ class ModernGroup(Group):
         return 0
 
     def _leave(self, body: Body, epoch: int) -> dict[str, Any]:
-        member = self.members.get(body["member_id"])
+        member, holder = self.members.get(body["member_id"]), self._of_instance(body["instance_id"])
+        if holder is not None and holder is not member:
+            return heartbeat_error(codes.FENCED_INSTANCE_ID, body["member_id"])
         if member is None:
             return heartbeat_error(codes.UNKNOWN_MEMBER_ID, body["member_id"])
         if epoch == _LEAVE_STATIC and member.instance is not None:

@@ -50,8 +50,14 @@ class Groups:
         self.known: dict[str, Group] = {}
         self._named = 0
 
-    def classic(self, name: str) -> ClassicGroup | None:
-        """Return the group, which is made if need be; None for a KIP-848 group with members."""
+    def classic(self, name: str, instance: str | None = None) -> ClassicGroup | None:
+        """Return the group, which is made if need be; None for a KIP-848 group with members.
+
+        A classic member may replace the static member ``instance`` that is alone in a KIP-848 group.
+        """
+        found = self.known.get(name)
+        if isinstance(found, ModernGroup) and found.is_only(instance):
+            found.expel(None)
         return self._of(
             name, ClassicGroup, lambda: ClassicGroup(self._now, self._after, _ignore, self._delay, self._name)
         )
@@ -115,7 +121,7 @@ class Groups:
         code = _refuse_join(body)
         if not code and body["member_id"] and body["group_id"] not in self.known:
             code = codes.UNKNOWN_MEMBER_ID
-        group = None if code else self.classic(body["group_id"])
+        group = None if code else self.classic(body["group_id"], body.get("group_instance_id"))
         if group is None:
             refused = join_error(code or codes.INCONSISTENT_GROUP_PROTOCOL, body["member_id"])
             answer(_join_answer(version, body, refused))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from managedconsumer.wire.protocol.api import Api
+from managedconsumer.wire.protocol.api import Api as Api
 
 _TABLE: Final = """
 # The cluster and the login.

@@ -33,7 +33,7 @@ for name in ("_rebalance", "_setup_internal_consumer", "_update_member_assignmen
     say(f"balanced.{name}", hasattr(balanced, name))
 say("the group", simple._consumer_group)
 say("simple ids", (simple.consumer_id, simple.generation_id))
-say("balanced ids", (type(balanced._consumer_id).__name__, balanced._generation_id))
+say("balanced ids", (type(balanced._consumer_id).__name__, balanced._generation_id > 0))
 message = simple.consume()
 for name in ("value", "partition_key", "offset", "partition_id", "timestamp", "compression_type", "protocol_version"):
     say(f"message.{name}", getattr(message, name))

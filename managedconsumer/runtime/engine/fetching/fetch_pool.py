@@ -267,10 +267,14 @@ class FetchPool:
         """Decode the response without the lock, then take it over under the lock once."""
         engine, leader = self._engine, fetcher.leader
         results = fp.read_answer(plan, answer, self.limits)
+        moved = fp.new_leaders(results)
+        learnt = bool(moved) and engine.cluster.learn_leaders(moved, answer.get("node_endpoints", ()))
         with engine.mutex:
             leader.answered(plan)
             self._wake_waiting()
             stale = self.take_all(fetcher, results, engine.handler.now())
+            if learnt:
+                self._carry_out(leader.failed_over(plan, engine.cluster.snapshot))
             waiting = engine.sitting > 0 or (engine.inline is not None and engine.inline.inside)
             leader.note_size(results, waiting=waiting)
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
