@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable
 
 #: Fetch names topics by id from this version on (KIP-516); below it by name.
 TOPIC_ID_VERSION = 13
@@ -56,11 +56,6 @@ def body(
         "topics": topics,
         "rack_id": rack,
     }
-
-
-def without_session(body: Mapping[str, Any]) -> dict[str, Any]:
-    """``body`` outside of any session: the broker does not keep it."""
-    return {**body, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": ()}
 
 
 def forget_epochs(topics: Iterable[dict[str, Any]]) -> None:

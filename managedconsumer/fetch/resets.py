@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, TypeVar
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -14,6 +14,7 @@ from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class OffsetAnswer(NamedTuple):
@@ -31,19 +32,19 @@ class OffsetAnswer(NamedTuple):
 
 
 def by_leader(
-    wanted: Mapping[TopicPartition, int], cluster: ClusterSnapshot
-) -> tuple[dict[int, dict[TopicPartition, int]], list[TopicPartition]]:
-    """Group ``{partition: timestamp or -1/-2}`` by leading broker; the second value lists those without a leader."""
-    grouped: dict[int, dict[TopicPartition, int]] = {}
+    wanted: Mapping[TopicPartition, _T], cluster: ClusterSnapshot
+) -> tuple[dict[int, dict[TopicPartition, _T]], list[TopicPartition]]:
+    """Group ``wanted`` by leading broker; the second value lists the partitions without a leader."""
+    grouped: dict[int, dict[TopicPartition, _T]] = {}
     homeless = []
     topics, brokers = cluster.topics, cluster.brokers
-    for tp, timestamp in wanted.items():  # there may be thousands: no calls for each
+    for tp, each in wanted.items():  # there may be thousands: no calls for each
         info = topics.get(tp[0])
         part = None if info is None else info.partitions.get(tp[1])
         if part is None or part.leader not in brokers:
             homeless.append(tp)
         else:
-            grouped.setdefault(part.leader, {})[tp] = timestamp
+            grouped.setdefault(part.leader, {})[tp] = each
     return grouped, homeless
 
 

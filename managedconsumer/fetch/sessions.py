@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Mapping, TypeAlias
 
 from managedconsumer import codes
-from managedconsumer.fetch.request import by_topic, without_session
+from managedconsumer import errors as err
+from managedconsumer.fetch.request import EPOCH_VERSION, by_topic, forget_epochs
 
 #: The first Fetch version with sessions.
 SESSION_VERSION = 7
@@ -15,61 +16,54 @@ SESSION_ERRORS = frozenset(
 )
 _FIRST_EPOCH, _LAST_EPOCH = 0, 2**31 - 1
 
-Key = tuple[str, bytes, int]
+#: A partition: its topic's name and id, and its number.
+Key: TypeAlias = tuple[str, bytes, int]
+#: Changed partitions, each with its entry in the request.
+Moved: TypeAlias = list[tuple[Key, Mapping[str, Any]]]
 
 
 class FetchSession:
     """A fetch session (KIP-227) over one connection. Not thread-safe: it belongs to one fetch worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, used: bool = True) -> None:
+        """``used``: False for single requests: each names all partitions, and the broker keeps nothing."""
+        self._used = used
         self._id = 0
         self._epoch = _FIRST_EPOCH
         self._known: dict[Key, Mapping[str, Any]] = {}
-
-    @property
-    def alive(self) -> bool:
-        """True while the broker keeps the partitions of the session."""
-        return bool(self._id)
 
     def reset(self) -> None:
         """Make the next request name all partitions and begin a new session."""
         self._id, self._epoch = 0, _FIRST_EPOCH
         self._known = {}
 
-    def shorten(self, body: Mapping[str, Any], version: int) -> dict[str, Any]:
-        """Return the incremental request for ``body``, which names all partitions."""
-        if version < SESSION_VERSION:
-            return without_session(body)
-        wanted: dict[Key, Mapping[str, Any]] = {
-            (topic["topic"], topic["topic_id"], part["partition"]): part
-            for topic in body["topics"]
-            for part in topic["partitions"]
-        }
-        changed = {key: part for key, part in wanted.items() if self._known.get(key) != part}
-        gone = [key for key in self._known if key not in wanted]
-        self._known = wanted
-        return {
-            **body,
-            "session_id": self._id,
-            "session_epoch": self._epoch,
-            "topics": _by_topic(changed.items()),
-            "forgotten_topics_data": by_topic(gone),
-        }
+    def body(self, body: Mapping[str, Any], version: int, moved: Moved | None = None) -> dict[str, Any]:
+        """Return the request to send for ``body``, which names all partitions: in a session only the changes.
 
-    def repeat(self, body: Mapping[str, Any], moved: Sequence[tuple[Key, Mapping[str, Any]]]) -> dict[str, Any] | None:
-        """Return the last request with changes for the partitions ``moved``; None: only a whole request will do.
-
-        ``body`` is the last request; this method does not read its topics.
+        ``moved``: the changes since the last request; None: compare all partitions.
         """
-        if not self._id:
-            return None
-        self._known.update(moved)
+        if version < EPOCH_VERSION:
+            forget_epochs(body["topics"])
+        if version < SESSION_VERSION or not self._used:
+            return {**body, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": ()}
+        gone: list[Key] = []
+        if moved is not None and self._id:
+            self._known.update(moved)
+        else:
+            wanted: dict[Key, Mapping[str, Any]] = {
+                (topic["topic"], topic["topic_id"], part["partition"]): part
+                for topic in body["topics"]
+                for part in topic["partitions"]
+            }
+            moved = [(key, part) for key, part in wanted.items() if self._known.get(key) != part]
+            gone = [key for key in self._known if key not in wanted]
+            self._known = wanted
         return {
             **body,
             "session_id": self._id,
             "session_epoch": self._epoch,
-            "topics": _one_topic(*moved[0]) if len(moved) == 1 else _by_topic(moved),
-            "forgotten_topics_data": (),
+            "topics": by_topic((name, topic_id, part) for (name, topic_id, _), part in moved) if moved else [],
+            "forgotten_topics_data": by_topic(gone) if gone else [],
         }
 
     @property
@@ -82,28 +76,26 @@ class FetchSession:
         """The epoch of the next request, or of the one in flight."""
         return self._epoch
 
-    def moved_to(self, epoch: int, moved: Sequence[tuple[Key, Mapping[str, Any]]]) -> None:
+    def moved_to(self, epoch: int, moved: Moved) -> None:
         """A consuming thread sent requests: the last one had ``epoch``, and the broker knows ``moved`` by now."""
         if self._id:
             self._epoch = epoch
             self._known.update(moved)
 
     def accept(self, answer: Mapping[str, Any]) -> bool:
-        """Note the session in the response; False: it is gone, and the caller sends the whole request."""
-        if answer.get("error_code") in SESSION_ERRORS:
+        """Note the session in the response; False: it is gone, and the caller sends the whole request.
+
+        Raises the error of the whole response, if it has another one.
+        """
+        code = answer.get("error_code", codes.NONE)
+        if code in SESSION_ERRORS:
             self.reset()
             return False
+        if code:
+            raise err.error_for_code(code)
         self._id = answer.get("session_id", 0)
         if self._id:
             self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
         else:
             self.reset()  # the broker has no slot for another session: each request names all partitions
         return True
-
-
-def _one_topic(key: Key, part: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"topic": key[0], "topic_id": key[1], "partitions": [part]}]
-
-
-def _by_topic(parts: Iterable[tuple[Key, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    return by_topic((name, topic_id, part) for (name, topic_id, _), part in parts)

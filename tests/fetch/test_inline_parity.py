@@ -68,8 +68,9 @@ class Side:
         answer = FETCH.decode(VERSION, data)
         assert self.mind.accept(answer)
         results = fp.read_answer(self.plan, answer, LIMITS)
-        self.mind.answered(self.plan)
-        self.events += self.mind.receive(results, self.cluster.snapshot, self.now, leaders_again=self.now + 30)
+        self.events += self.mind.receive(
+            self.plan, results, self.cluster.snapshot, self.now, leaders_again=self.now + 30
+        )
 
     def take(self, most: int = 1000) -> None:
         for _ in range(most):

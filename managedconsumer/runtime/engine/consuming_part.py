@@ -188,7 +188,7 @@ class ConsumingPart(AssignmentPart):
         """Let another thread receive, and wake workers that wait for their connection. Call it without the lock."""
         with self.mutex:
             self.lock.notify_all()
-            self.loans.notify_all()
+            self.recalled.notify_all()
 
     def _run_task(self, task: Task, who: int) -> None:
         """Run a callback. A ``stop()`` in it acts as in a signal handler: the stop follows after the callback."""

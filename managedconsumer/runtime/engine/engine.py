@@ -103,7 +103,7 @@ class Engine(ConsumingPart):
             self.wake_consumers()
             self.wake_fetchers()
             self.commits.notify_all()
-            self.loans.notify_all()
+            self.recalled.notify_all()
         if self.link is not None:
             self.link.close()
         self.cluster.close()

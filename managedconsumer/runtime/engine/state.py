@@ -147,7 +147,7 @@ class EngineState(forks.OwnProcess):
         self.lock = self.handler.Condition(shared) if wake is None else self.handler.WakingCondition(shared, wake)
         self.not_full = self.handler.Condition(shared)  # fetch workers wait here for memory
         self.commits = self.handler.Condition(shared)  # the commit worker and threads that commit wait here
-        self.loans = self.handler.Condition(shared)  # fetch workers that have lent their connection wait here
+        self.recalled = self.handler.Condition(shared)  # fetch workers that have lent their connection wait here
         self.work = self.handler.Condition(shared)  # the workers of run() wait here
         #: The same lock for frequent users that neither wait nor notify: a condition needs two calls instead of one.
         self.mutex = shared

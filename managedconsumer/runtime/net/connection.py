@@ -325,9 +325,3 @@ class Connection(Stream):
                 f"({', '.join(str(each.correlation_id) for each in self._pending) or 'none is under way'})"
             )
         return self._pending[0]
-
-
-def answer_timeout_ms(connection: Connection, max_wait_ms: int, now: float) -> float:
-    """How long to wait for a Fetch: a request's time-out, plus the broker's wait and throttling (KIP-219)."""
-    throttled = max(0.0, connection.throttled_until - now)
-    return max_wait_ms + connection.settings.request_timeout_ms + 1000 * throttled
