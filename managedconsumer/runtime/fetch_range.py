@@ -118,9 +118,7 @@ class _RangeReader:
         on_lost: OnLost | None,
         partition_object: Any,
     ) -> None:
-        self._own_pool = isinstance(source, Cluster)
-        self._pool = ConnectionPool(source) if isinstance(source, Cluster) else source
-        self._cluster = self._pool.cluster
+        self._cluster = source if isinstance(source, Cluster) else source.cluster
         self._cluster.allow_answers_of(2 * limits.partition_max_bytes)
         self._tp, self._stop, self._limits, self._on_lost = tp, stop, limits, on_lost
         self._requests = limits.of_requests(limits.partition_max_bytes)
@@ -211,7 +209,7 @@ class _RangeReader:
         self._plan, _ = mind.next_request(self._cluster.snapshot, now)
         if self._plan is not None:
             if self._connection is None:
-                self._connection = self._pool.borrow(mind.key[0])
+                self._connection = self._cluster.lend(mind.key[0], patience=0.0)
             body = partial(mind.body, self._plan)
             self._sent = send_fetch(self._connection, self._plan.by_id, mind.wait_ms, body, now)
 
@@ -358,7 +356,7 @@ class _RangeReader:
 
     def _log_start(self) -> int:
         if self._connection is None:
-            self._connection = self._pool.borrow(self._leader())
+            self._connection = self._cluster.lend(self._leader(), patience=0.0)
         body = resets.list_offsets_body({self._tp: OffsetType.EARLIEST}, 0, 30_000)
         found = resets.read_list_offsets(self._connection.request(schemas.LIST_OFFSETS, body), [self._tp])[self._tp]
         if found.error is not None:
@@ -372,10 +370,6 @@ class _RangeReader:
 
     def _release(self) -> None:
         """End the range: it is complete, or the caller has closed the iterator."""
-        if self._sent is not None:
-            self._drop_connection()  # else its response would be read as that of another request
-        elif self._connection is not None:
-            self._pool.give_back(self._connection)
+        if self._connection is not None:  # it is closed if it awaits a response
+            self._cluster.put_away(self._connection)
             self._connection = None
-        if self._own_pool:
-            self._pool.close_idle()

@@ -689,7 +689,7 @@ FETCH = [
     ),
     Mutant(
         "a connection goes to the next borrower with an answer outstanding",
-        "managedconsumer/runtime/cluster/connection_pool.py",
+        "managedconsumer/runtime/cluster/cluster.py",
         "        if connection.awaits_answer:\n            connection.close()\n",
         "",
         ("tests/runtime/test_offset_lookups.py",),
@@ -1000,9 +1000,8 @@ SPARK = [
     Mutant(
         "empty answers are the end of a range",
         "managedconsumer/runtime/fetch_range.py",
-        "            self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))\n"
-        "            return False\n",
-        "            return True\n",
+        "            self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))\n",
+        "            self._seek(self._stop)\n",
         ("tests/runtime/test_fetch_range_silence.py",),
     ),
     Mutant(

@@ -66,9 +66,6 @@ class Engine(ConsumingPart):
         )
         self.link = CoordinatorLink(self.cluster, self.group_id) if self.group_id is not None else None
         self.offsets = OffsetClient(self.cluster, self.link, self.group_id, options.isolation)
-        self.cluster.keeps("leaders", self.offsets.take_idle)
-        if self.link is not None:
-            self.cluster.keeps("coordinator", self.link.take_idle)
         slots = options.num_consumer_fetchers
         if options.use_rdkafka:
             from managedconsumer.runtime.rdkafka.pool import RdkafkaPool
