@@ -192,7 +192,7 @@ class TestTheLink:
         self, link: CoordinatorLink, broker: SilentProxyBroker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """An automatic commit has as long as its interval. On a busy broker it must not break off joins and leaves."""
-        monkeypatch.setattr("managedconsumer.runtime.net.stream._TEXT_ANSWER_S", 0.1)
+        monkeypatch.setattr("managedconsumer.runtime.net.connection._TEXT_ANSWER_S", 0.1)
         for purpose in ("membership", "commit"):
             self._ask(link, purpose)
         carried = broker.wires[-1]

@@ -75,6 +75,11 @@ class SocketHold:
             if self.closed and not self._users and self._sock is not None:
                 self._sock.close()
 
+    __enter__ = enter
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
     def close(self) -> None:
         """End the connection; a thread or greenlet that waits on it wakes at once.  Never raises."""
         if os.getpid() != self._pid:
