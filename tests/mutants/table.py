@@ -620,7 +620,7 @@ FETCH = [
         "managedconsumer/fetch/collect.py",
         "            for queue in list(self._buffer):\n                self._buffer.fetch_again(queue)\n",
         "",
-        ("tests/runtime/test_inline.py",),
+        ("tests/fetch/test_inline_parity.py", "tests/runtime/test_inline.py"),
         _SOME,
     ),
     Mutant(

@@ -99,7 +99,7 @@ class Opener:
 
     def _dial(self, limit: float) -> Any:
         source = self._settings.source_address
-        return net.dial(self._handler, self._host, self._port, limit, hold=self._hold, source_address=source)
+        return net.dial(self._handler, self._host, self._port, limit, self._hold, source)
 
     def _shake_hands(self, sock: Any, context: Any, deadline: float) -> Any:
         # A trailing dot marks a name as absolute to the resolver; no certificate has it.
