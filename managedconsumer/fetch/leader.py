@@ -348,7 +348,11 @@ class LeaderFetch:
                 if chunk is None:
                     self._take_error(result, now, events)
                 else:
-                    self._follow(queue, result.answer, snapshot, now, leaders_again, events)
+                    self._note_ends(queue, result.answer)
+                    preferred = result.answer.get("preferred_read_replica", -1)
+                    if preferred >= 0 and preferred != queue.read_replica:  # the closest to this consumer
+                        fp.go_to_replica(queue, preferred, leaders_again, snapshot, now)
+                        self._sources_changed(events)
                     if not self._take_data(queue, chunk, result, now):
                         result.outcome = fp.Outcome.RETRY
                         result.error = err.KafkaException("offsets beyond the log's end")
@@ -375,24 +379,11 @@ class LeaderFetch:
         elif outcome is fp.Outcome.REFRESH and Signal.METADATA_OLD not in events:
             events.append(Signal.METADATA_OLD)
 
-    def _follow(
-        self,
-        queue: PartitionQueue,
-        answer: Mapping[str, Any],
-        snapshot: ClusterSnapshot,
-        now: float,
-        until: float,
-        events: list[FetchEvent],
-    ) -> None:
-        """Note where the log ends, and move to the replica that the leader prefers for this consumer."""
+    def _note_ends(self, queue: PartitionQueue, answer: Mapping[str, Any]) -> None:
         state = queue.state
         state.highwater = answer["high_watermark"]
         state.last_stable = answer.get("last_stable_offset", -1)
         state.log_start = answer.get("log_start_offset", -1)
-        preferred = answer.get("preferred_read_replica", -1)
-        if preferred >= 0 and preferred != queue.read_replica:
-            fp.go_to_replica(queue, preferred, until, snapshot, now)
-            self._sources_changed(events)
 
     def _take_data(self, queue: PartitionQueue, chunk: RecordChunk, result: fp.PartitionResult, now: float) -> bool:
         """Buffer the data; False: it was not accepted and must be fetched again."""
