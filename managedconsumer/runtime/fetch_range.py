@@ -133,6 +133,8 @@ class _RangeReader:
         self._plan: fp.FetchPlan | None = None
         self._sent: Sent | None = None
         self._failing_since: float | None = None
+        # True: the range is of one topic, whose id is known.
+        self._begun = False
 
     def _make_mind(self, node: int) -> LeaderFetch:
         return LeaderFetch((node, 0), self._buffer, self._requests, self._backoff, sessions=False)
@@ -152,6 +154,7 @@ class _RangeReader:
         self._seek(start)
         if topic_id is not None:
             self._queue.belongs_to(topic_id)
+            self._begun = True
         try:
             while self._offset < self._stop:
                 self._round()
@@ -215,8 +218,9 @@ class _RangeReader:
 
     def _leader(self) -> int:
         snapshot = self._cluster.snapshot
-        # Metadata that shows a new topic may be old.
         if self._tp.topic not in snapshot.topics or fp.recreated(self._queue, snapshot):
+            if not self._begun:  # the id may be from old metadata
+                self._queue.topic_id = None
             snapshot = self._cluster.refresh([self._tp.topic])
         info = snapshot.topics.get(self._tp.topic)
         if info is not None and info.error_code:
@@ -293,7 +297,7 @@ class _RangeReader:
     # -- errors ---------------------------------------------------------------------------------------
 
     def _progress(self) -> None:
-        self._failing_since = None
+        self._failing_since, self._begun = None, True
         self._silence.succeed()
 
     def _failed(self, error: err.KafkaException) -> None:

@@ -153,3 +153,16 @@ def test_a_topic_that_is_made_anew_in_the_middle_of_a_range_is_not_read_on() -> 
         cluster.close()
         assert [message.value for message in got] == [b"%d" % n for n in range(len(got))]
         assert lost == [(len(got), 2000)]
+
+
+def test_a_range_of_a_topic_that_was_made_anew_before_it_began_is_read() -> None:
+    """Only the metadata in memory is of the old one."""
+    with SpoiledBroker({TOPIC: 1}) as broker:
+        cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
+        cluster.refresh([TOPIC])
+        broker.delete_topic(TOPIC)
+        broker.create_topic(TOPIC)
+        broker.produce(TOPIC, [b"a", b"b"])
+        chunks = fetch_range(cluster, TOPIC, 0, 0, 2, RangeLimits(max_wait_ms=1, patience=5.0))
+        assert [message.value for chunk in chunks for message in chunk.take(9, 2)] == [b"a", b"b"]
+        cluster.close()
