@@ -15,7 +15,7 @@ from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
-from managedconsumer.fetch.sessions import FetchSession, Moved
+from managedconsumer.fetch.request import FetchSession, Moved
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.records import RecordChunk
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from managedconsumer import codes
 from managedconsumer.fetch import request
-from managedconsumer.fetch.sessions import FetchSession, Key
+from managedconsumer.fetch.request import FetchSession, Key
 
 #: Bytes requested of each partition. With 0 a broker would not report that messages are there.
 _LEAST_BYTES = 1

@@ -11,7 +11,7 @@ from managedconsumer import errors as err
 from managedconsumer.fetch import request
 from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
-from managedconsumer.fetch.sessions import Key, Moved
+from managedconsumer.fetch.request import Key, Moved
 from managedconsumer.structs import ClusterSnapshot
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import PartitionContext, RecordChunk
@@ -99,10 +99,11 @@ class FetchPlan:
     def holds(self) -> bool:
         """False when another request is needed: after a user's call, a rebalance or a reset, or because other workers
         wait for its memory."""
+        return self._fits() and all(line.queue.version == line.version for line in self.lines)
+
+    def _fits(self) -> bool:
         buffer = self._buffer
-        if buffer.budget.waiting or buffer.members != self._members or buffer.moves != self._moves:
-            return False
-        return all(line.queue.version == line.version for line in self.lines)
+        return not buffer.budget.waiting and buffer.members == self._members and buffer.moves == self._moves
 
     def again(self, cluster: ClusterSnapshot, now: float, who: Hashable = None) -> Moved | None:
         """Request the present positions, and mark the partitions in flight; returns the entries that have changed.
@@ -128,12 +129,12 @@ class FetchPlan:
 
     def _look(self, cluster: ClusterSnapshot, now: float, in_flight: bool) -> list[Line] | None:
         """Return the lines whose position has moved; None: another request is needed."""
-        if cluster is not self._cluster or not self.holds():
+        if cluster is not self._cluster or not self._fits():
             return None
         moved = []
         for line in self.lines:
             queue = line.queue
-            if queue.alone or not wanted(queue, self._buffer, now, in_flight):
+            if queue.version != line.version or queue.alone or not wanted(queue, self._buffer, now, in_flight):
                 return None
             if queue.fetch_offset != line.offset or queue.last_epoch != line.last_epoch:
                 moved.append(line)

@@ -10,7 +10,7 @@ from managedconsumer import errors as err
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch import resets
 from managedconsumer.fetch.buffer import FetchBuffer
-from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.fetch.request import FetchSession
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import NO_BOUND, OnLost, RangeLimits, fetch_range
 from managedconsumer.runtime.net.fetching import send_fetch

@@ -11,7 +11,7 @@ import pytest
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.leader import LeaderFetch
-from managedconsumer.fetch.sessions import FetchSession, Moved
+from managedconsumer.fetch.request import FetchSession, Moved
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
 from managedconsumer.wire.records import RecordChunk
 from tests.fetch.kit import TOPIC, Kit, batch, tp

@@ -10,7 +10,7 @@ import pytest
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch import plan as fp
-from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.fetch.request import FetchSession
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.records.encode import Record, encode_batch

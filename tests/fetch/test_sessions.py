@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.fetch.request import FetchSession
 
 
 def body(**offsets: int) -> dict[str, Any]:

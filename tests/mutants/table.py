@@ -718,8 +718,8 @@ FETCH = [
     Mutant(
         "the last request is repeated after a seek",
         "managedconsumer/fetch/plan.py",
-        "        return all(line.queue.version == line.version for line in self.lines)\n",
-        "        return True\n",
+        "            if queue.version != line.version or queue.alone or not wanted(",
+        "            if queue.alone or not wanted(",
         ("tests/fetch/test_repeats.py",),
         _SOME,
     ),

@@ -33,7 +33,7 @@ RECEIVING = (
     "fetch/leader.py",
     "fetch/plan.py",
     "fetch/budget.py",
-    "fetch/sessions.py",
+    "fetch/request.py",
     "runtime/engine/fetching/inline.py",
 )
 #: Everything of the package but its brokers for tests.
