@@ -198,17 +198,17 @@ class _RangeReader:
 
     def _next_request(self) -> None:
         """Send the next request, or wait until there is one."""
-        node, snapshot = self._leader(), self._cluster.snapshot
+        node, snapshot, now = self._leader(), self._cluster.snapshot, self._cluster.handler.now()
         if self._mind.key[0] != node or self._mind.state is FetchState.ENDED:
             self._drop_connection()
             self._mind = self._make_mind(node)
-        self._send()
+        self._send(now)
         if self._sent is None and not fp.recreated(self._queue, snapshot):
-            self._cluster.handler.sleep(self._mind.next_deadline(snapshot, self._cluster.handler.now()))
+            self._cluster.handler.sleep(self._mind.next_deadline(snapshot, now))
 
-    def _send(self) -> None:
+    def _send(self, now: float) -> None:
         """Send the next request, if there is one now."""
-        now, mind = self._cluster.handler.now(), self._mind
+        mind = self._mind
         self._plan, _ = mind.next_request(self._cluster.snapshot, now)
         if self._plan is not None:
             if self._connection is None:
@@ -234,7 +234,7 @@ class _RangeReader:
     def _send_ahead(self) -> None:
         """Send the next request before the caller has processed the last chunk. The next round meets its failure."""
         try:
-            self._send()
+            self._send(self._cluster.handler.now())
         except err.KafkaException as error:
             log.debug("%s-%d: %s", *self._tp, error)
             self._give_up_request(error)
