@@ -131,12 +131,21 @@ class FetchPlan:
         """Return the lines whose position has moved; None: another request is needed."""
         if cluster is not self._cluster or not self._fits():
             return None
-        moved = []
-        for line in self.lines:
+        moved, most = [], self._buffer.max_messages
+        for line in self.lines:  # the check of :func:`wanted`, without a call for each
             queue = line.queue
-            if queue.version != line.version or queue.alone or not wanted(queue, self._buffer, now, in_flight):
+            offset = queue.fetch_offset
+            if (
+                queue.version != line.version
+                or queue.in_flight is not in_flight
+                or offset < 0
+                or now < queue.retry_at
+                or queue.alone
+                or queue.records >= most
+                or not queue.state.is_fetchable()
+            ):
                 return None
-            if queue.fetch_offset != line.offset or queue.last_epoch != line.last_epoch:
+            if offset != line.offset or queue.last_epoch != line.last_epoch:
                 moved.append(line)
         return moved
 
@@ -153,9 +162,9 @@ class FetchPlan:
 
     def answered(self) -> None:
         """The response came, and was not too large: its partitions may be fetched again, and share a request."""
+        self.release()
         for line in self.lines:
             line.queue.alone = False
-        self.release()
 
     def failed(self, now: float, retry_at: float) -> None:
         """The broker cannot be reached: leave followers, and fetch from leaders again from ``retry_at`` on."""
@@ -210,10 +219,10 @@ class PartitionResult:
         self.answer, self.chunk, self.error = answer, chunk, error
 
 
-def wanted(queue: PartitionQueue, buffer: FetchBuffer, now: float, in_flight: bool = False) -> bool:
-    """True when ``queue`` has space and a position, and a request of it is in flight or not."""
+def wanted(queue: PartitionQueue, buffer: FetchBuffer, now: float) -> bool:
+    """True when ``queue`` has space and a position, and no request of it is in flight."""
     return (
-        queue.in_flight is in_flight
+        not queue.in_flight
         and queue.fetch_offset >= 0
         and now >= queue.retry_at
         and queue.records < buffer.max_messages

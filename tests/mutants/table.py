@@ -718,8 +718,8 @@ FETCH = [
     Mutant(
         "the last request is repeated after a seek",
         "managedconsumer/fetch/plan.py",
-        "            if queue.version != line.version or queue.alone or not wanted(",
-        "            if queue.alone or not wanted(",
+        "                queue.version != line.version\n                or queue.in_flight is not in_flight\n",
+        "                queue.in_flight is not in_flight\n",
         ("tests/fetch/test_repeats.py",),
         _SOME,
     ),
