@@ -237,7 +237,7 @@ class Cluster:
 
     @property
     def _sharing(self) -> Sharing | None:
-        """What is shared while several consumers of the client run that use the same hub, or threads."""
+        """The shared resources, while several consumers of the client run that use the same hub, or threads."""
         shared = self.shared
         return shared if shared is not None and shared.is_here() else None
 
