@@ -1,7 +1,7 @@
-"""BalancedConsumer: what a member of a consumer group does, whatever constructor made it.
+"""BalancedConsumer: the methods of a member of a consumer group.
 
-Workers: *membership* (joins, hand-overs, ``post_rebalance_callback``), *heartbeat* (its own connection, beats whatever
-the user's code does), *commits*, *positions*, and a *fetcher* for each broker.
+Workers: *membership* (joins, hand-overs, ``post_rebalance_callback``), *heartbeat* (its own connection, independent of
+the user's code), *commits*, *positions*, and a *fetcher* for each broker.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
-from managedconsumer.compat.private import PykafkaMemberNames
 from managedconsumer.config import (
     ConsumerOptions,
     GroupOptions,
@@ -21,13 +20,12 @@ from managedconsumer.config import (
     names_checked,
     wrong_kind,
 )
+from managedconsumer.consumers.api import ConsumerAPI
 from managedconsumer.consumers.group_metadata import GroupMetadata, GroupOffsets
 from managedconsumer.consumers.insight import Health
-from managedconsumer.consumers.life import GroupLives
+from managedconsumer.consumers.lives import GroupLives
 from managedconsumer.consumers.machines import AssignorChoice, error_handlers
 from managedconsumer.consumers.metrics import ConsumerMetrics, check_metrics
-from managedconsumer.consumers.offsets_api import ConsumerAPI
-from managedconsumer.consumers.owner import GroupOwner
 from managedconsumer.consumers.post_rebalance import PostRebalance
 from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.history import GroupEvent
@@ -47,14 +45,12 @@ if TYPE_CHECKING:
 _ROUND = 0.5
 
 
-class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
+class BalancedConsumer(ConsumerAPI):
     """A member of a consumer group. Thread-safe.
 
     Constructed directly it takes pykafka's arguments for ZooKeeper, which Kafka 4 does not have: they are accepted with
     a DeprecationWarning, and the group protocol is used as in :class:`~managedconsumer.ManagedBalancedConsumer`.
     """
-
-    _session: Session
 
     @names_checked(ConsumerOptions._fields, GroupOptions._fields, ("listener", "metrics", "use_greenlets"))
     def __init__(
@@ -114,7 +110,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         metrics: Any = None,
         **options: Any,
     ) -> None:
-        """Validate everything, build, and start unless told not to."""
+        """Check all arguments, build, and start unless ``auto_start`` is False."""
         group = check_group(consumer_group, required=True)
         mine = {name: options.pop(name) for name in list(options) if name in GroupOptions._fields}
         wish = GroupOptions(**mine)
@@ -124,7 +120,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         assignors = AssignorChoice.of(wish, membership_protocol)
         session = Session(topic, cluster, group, consumer_options, use_greenlets)
         ConsumerAPI.__init__(self, session)
-        self._consumer = HeldConsumer(session, self)
+        self._consumer = HeldConsumer(session)
         self._lives = GroupLives(
             session,
             wish,
@@ -133,47 +129,29 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             PostRebalance(self, session, wish.post_rebalance_callback),
             ConsumerMetrics(metrics, session, self),
         )
+        session.serve(self._lives)
         if check_bool("auto_start", auto_start):
             self.start()
-
-    # -- lifecycle ------------------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Join the group; returns with the first assignment (before it when a listener waits for ``consume()``).
-
-        Raises when it cannot: nothing listens at the address, unknown topic, login refused, a group that will not have
-        us. Trouble that passes (brokers that restart, a coordinator that loads) is waited for, as long as pykafka does
-        with the same ``rebalance_max_retries`` and ``rebalance_backoff_ms`` (20 s by default), then it is raised. The
-        consumer is stopped then and may be started again.
-        """
-        self._session.start(self._lives.start, lambda timeout: self._lives.end(timeout, "start failed"))
-
-    def _stop_now(self, timeout: float | None) -> None:
-        self._session.stop(lambda seconds: self._lives.end(seconds, "consumer stopped"), timeout, self._lives.hurry)
 
     # -- the membership, step by step (pykafka's names) -------------------------------------------------
 
     def _update_member_assignment(self) -> None:
-        """Go through a rebalance if one is wanted: give up, join, sync, take over."""
-        member = self._member
-        if member is not None:
+        """Carry out a wanted rebalance: revoke, join, sync, take over."""
+        if (member := self._member) is not None:
             member.poll(_ROUND)
 
     def _join_group(self) -> Mapping[str, bytes]:
-        """Go as far as a completed JoinGroup; for the leader the members' metadata by id, otherwise empty."""
-        member = self._member
-        return {} if member is None else member.join()
+        """Carry out a rebalance up to JoinGroup; return the members' metadata by id for the leader, otherwise none."""
+        return {} if (member := self._member) is None else member.join()
 
     def _sync_group(self, group_assignments: Mapping[str, bytes]) -> None:
-        """Go as far as a completed SyncGroup; the leader's ``group_assignments`` are assignment blobs by member id."""
-        member = self._member
-        if member is not None:
+        """Carry out a rebalance up to SyncGroup; the leader's ``group_assignments`` are blobs by member id."""
+        if (member := self._member) is not None:
             member.sync(group_assignments)
 
     def _setup_heartbeat_worker(self) -> None:
         """Start the heartbeat worker."""
-        member = self._member
-        if member is not None:
+        if (member := self._member) is not None:
             member.start()
 
     def _build_default_error_handlers(self) -> dict[int, Callable[[], None]]:
@@ -181,7 +159,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         return error_handlers(self._member, self._session.engine.link)
 
     def _handle_error(self, error_code: int) -> None:
-        """Do what an error code of a group API asks for; raises the typed error of a code that nothing heals."""
+        """Handle an error code of a group API; raises the typed error of a code that is not retriable."""
         handler = self._build_default_error_handlers().get(error_code)
         if handler is not None:
             handler()
@@ -189,39 +167,38 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
             raise err.error_for_code(error_code)
 
     def enforce_rebalance(self, reason: str | None = None) -> None:
-        """Ask the group to share its partitions out again (KIP-568); ``reason`` is for the broker's log (KIP-800).
+        """Trigger a rebalance of the group (KIP-568); ``reason`` is for the broker's log (KIP-800).
 
-        Returns at once; the rebalance follows in the membership worker. From any thread, also in a callback. Where a
-        rebalance is wanted or goes on already, nothing is added. Under KIP-848 the broker decides when to share out:
-        the member then tells it everything in a heartbeat at once, and gets its whole assignment again. Raises
-        TypeError for a ``reason`` that is no text, and what has ended the consumer, or ConsumerStoppedException.
+        Returns at once; the rebalance follows in the membership worker. From any thread, also in a callback. It has no
+        effect while a rebalance is wanted or in progress. Under KIP-848 the broker decides when to rebalance: the
+        member then sends a full heartbeat at once, and gets its whole assignment again. Raises TypeError for a
+        ``reason`` that is no text, and what has ended the consumer, or ConsumerStoppedException.
         """
         if reason is not None and not isinstance(reason, str):
             raise wrong_kind("reason", reason, "a str (or None)")
         self._session.require_running()
-        member = self._member
-        if member is not None:
+        if (member := self._member) is not None:
             member.request_rejoin(reason or "rebalance enforced by the user")
 
-    # -- what a user may ask ---------------------------------------------------------------------------
+    # -- the present membership ------------------------------------------------------------------------
 
     @property
     def consumer_id(self) -> bytes:
-        """The member id that the coordinator gave us (empty before the join)."""
+        """The member id from the coordinator (empty before the join)."""
         return self._generation.member_id.encode()
 
     @property
     def generation_id(self) -> int:
-        """The group's current generation as we know it, -1 outside of one."""
+        """The group's current generation as this member knows it, -1 outside of one."""
         return self._generation.id
 
     def group_metadata(self) -> GroupMetadata:
         """Return the present membership, for another library's ``send_offsets_to_transaction`` (KIP-447).
 
-        Ask for it when the results are sent and the offsets follow, not earlier: Kafka refuses what is older than the
-        present generation, and that is the fence. Raises UnknownMemberId while the consumer is no member and
-        RebalanceInProgress while its share in a new generation is not known yet: then abort the transaction.
-        Never blocks on a broker. :class:`managedconsumer.stores.KafkaStore` does all of this.
+        Call it after the results are sent and right before the offsets, not earlier: Kafka refuses an older generation,
+        and that is the fence. Raises UnknownMemberId while the consumer is no member and RebalanceInProgress while its
+        assignment in a new generation is not known yet: then abort the transaction. Never blocks on a broker.
+        :class:`managedconsumer.stores.KafkaStore` does all of this.
         """
         self._session.require_running()
         generation, instance_id = self._session.committer.membership()
@@ -238,25 +215,20 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         return None if life is None else life.member
 
     @property
-    def _owner(self) -> GroupOwner | None:
-        life = self._lives.current
-        return None if life is None else life.owner
-
-    @property
     def _generation(self) -> Generation:
         member = self._member
         return NO_GENERATION if member is None else member.generation
 
     @property
     def held_offsets(self) -> dict[Any, int] | None:
-        """The offset *last consumed* by partition, -2 where nothing was; None before the first assignment."""
+        """The offset *last consumed* by partition, -2 where there is none; None before the first assignment."""
         if self._lives.current is None and self._session.last_held is None:
             return None
         return super().held_offsets
 
     @property
     def listener(self) -> Any:
-        """The rebalance listener, or None. Another one may be set at any time: it hears of what comes from then on.
+        """The rebalance listener, or None. Another one may be set at any time, and gets the next callbacks.
 
         Raises TypeError for an object without the callbacks.
         """
@@ -271,16 +243,16 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         return self._session.engine.history.events()
 
     def watch_events(self, told: Callable[[GroupEvent], None]) -> Callable[[], None]:
-        """Tell ``told`` of each event from now on, in the thread that meets it; the answer ends that when called.
+        """Call ``told`` with each event from now on, in the thread that notes it; call the result to end that.
 
         ``told`` must not block or raise, and must not call the consumer.
         """
         return self._session.engine.history.watch(told)
 
     def health(self, *, stuck_after_s: float = STUCK_AFTER_S, dead_after_s: float = DEAD_AFTER_S) -> Health:
-        """Everything an operator asks first, as plain values; never blocks on a broker.
+        """Return the state of the consumer and its membership, as plain values; never blocks on a broker.
 
-        See :meth:`managedconsumer.SimpleConsumer.health` for ``live``, ``ready``, and what (seconds) makes them False.
+        See :meth:`managedconsumer.SimpleConsumer.health` for ``live``, ``ready``, and the limits (seconds).
         """
         life, link = self._lives.current, self._session.engine.link
         member = None if life is None else life.member
@@ -300,7 +272,7 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
     def _reasons(self, stuck_after_s: float, dead_after_s: float) -> tuple[list[str], list[str]]:
         ill, unready = super()._reasons(stuck_after_s, dead_after_s)
         member = self._member
-        if member is None or (ill and self._session.engine.closing):
+        if member is None or (ill and self._session.engine.life.closed):
             return ill, unready
         age, longest = member.heartbeat_age(), member.machine.heartbeat.timeout
         if member.generation.joined and age > longest:
@@ -310,6 +282,11 @@ class BalancedConsumer(PykafkaMemberNames, ConsumerAPI):
         if member.state is not MemberState.STABLE:
             unready.append(f"the membership is {member.state.value}, not stable")
         return ill, unready
+
+    @property
+    def _partitions(self) -> Any:
+        """pykafka's BalancedConsumer: a set of the Partition objects."""
+        return set(super()._partitions)
 
     def _shown_state(self) -> str:
         shown, member = super()._shown_state(), self._member

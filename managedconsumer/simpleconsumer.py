@@ -5,7 +5,6 @@ It has no group membership.
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any, Iterable
 
 from managedconsumer import errors as err
@@ -17,13 +16,12 @@ from managedconsumer.config import (
     names_checked,
     wrong_kind,
 )
-from managedconsumer.consumers.offsets_api import ConsumerAPI
+from managedconsumer.consumers.api import ConsumerAPI
 from managedconsumer.consumers.session import Session
-from managedconsumer.consumers.stopping import LifeAPI
 from managedconsumer.runtime.cluster.starting import StartPatience, stopped_while_starting
 from managedconsumer.structs import TopicPartition
 
-# How long (seconds) start() waits through trouble that passes: for brokers, and for the group's committed offsets.
+# How long (seconds) start() waits during transient trouble: for brokers, and for the group's committed offsets.
 _START_PATIENCE = 30.0
 
 if TYPE_CHECKING:
@@ -77,74 +75,73 @@ class SimpleConsumer(ConsumerAPI):
         session = Session(topic, cluster, group, options, use_greenlets)
         super().__init__(session)
         session.close_with(self)
-        self._chosen = None if partitions is None else self._choose(partitions)
+        chosen = None if partitions is None else _choose(session, partitions)
+        self._reading = AssignedByUser(session, chosen)
+        session.serve(self._reading)
         if check_bool("auto_start", auto_start):
             self.start()
 
-    def _choose(self, partitions: Iterable[Any]) -> list[TopicPartition]:
-        if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):
-            raise wrong_kind("partitions", partitions, "a list of Partition objects or numbers (or None: all)")
-        return [self._session.accept(partition) for partition in partitions]
 
-    # -- lifecycle ------------------------------------------------------------------------------------
+def _choose(session: Session, partitions: Iterable[Any]) -> list[TopicPartition]:
+    if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):
+        raise wrong_kind("partitions", partitions, "a list of Partition objects or numbers (or None: all)")
+    return [session.accept(partition) for partition in partitions]
+
+
+class AssignedByUser:
+    """Starts and ends the reading of a consumer that has its partitions from the user (None: all of the topics)."""
+
+    def __init__(self, session: Session, chosen: list[TopicPartition] | None) -> None:
+        self._session, self._chosen = session, chosen
 
     def start(self) -> None:
-        """Start reading. Raises when it cannot: no broker, unknown topic, login refused, no offsets to be had."""
-        self._session.start(self._begin, self._session.close)
-
-    def _begin(self) -> None:
-        session = self._session
+        """Take the partitions, and find where they start."""
+        session, engine = self._session, self._session.engine
         patience = StartPatience(session.group or "consumer", session.cluster, _START_PATIENCE)
         session.open(patience)
-        self._assign_all(patience)
+        new = engine.assignment.take_over(self._partitions(), retain=False, manual=True)
+        late = session.positioning.find(
+            new,
+            reset=session.options.reset_offset_on_start,
+            interrupted=lambda: engine.life.end_wanted,
+            waiting=patience.outlasted,
+        )
+        if engine.life.end_wanted:
+            raise stopped_while_starting()
+        if late and session.options.auto_offset_reset == "latest" and not engine.life.closed:
+            tp, answer = next(iter(late.items()))
+            # Found later, the end would be a later one, and the messages in between would be skipped.
+            raise err.OffsetRequestFailedError(
+                f"{tp.topic}-{tp.partition}: the end of the log could not be looked up: {answer.error}"
+            )
+        engine.assignment.release(new)
 
-    def _assign_all(self, patience: StartPatience) -> None:
-        session, engine, tps = self._session, self._session.engine, self._chosen
-        if tps is not None:
-            self._check_chosen(tps)
-        else:
+    def _partitions(self) -> list[TopicPartition]:
+        session, snapshot = self._session, self._session.cluster.snapshot
+        if self._chosen is None:
             if not session.topic_names():
                 raise err.UnknownTopicOrPartition(
                     f"no topic on {session.cluster.address} matches the pattern {session.choice.pattern!r}"
                 )
-            tps = [
-                TopicPartition(name, number)
-                for name in session.topic_names()
-                for number in sorted(session.cluster.snapshot.partitions_for_topic(name) or ())
-            ]
-        new = engine.take_over(tps, retain=False, manual=True)
-        late = session.positioning.find(
-            new,
-            reset=session.options.reset_offset_on_start,
-            interrupted=lambda: engine.stop_wanted or engine.ending,
-            waiting=patience.outlasted,
-        )
-        if engine.stop_wanted or engine.ending:
-            raise stopped_while_starting()
-        if late and session.options.auto_offset_reset == "latest" and not engine.closing:
-            tp, answer = next(iter(late.items()))
-            # Found later, the end would be a later one, and what came in between would be passed over.
-            raise err.OffsetRequestFailedError(
-                f"{tp.topic}-{tp.partition}: where the log ends could not be asked for: {answer.error}"
-            )
-        engine.release(new)
-
-    def _check_chosen(self, tps: list[TopicPartition]) -> None:
-        for name, number in tps:
-            there = self._session.cluster.snapshot.partitions_for_topic(name) or ()
+            names = session.topic_names()
+            return [TopicPartition(t, n) for t in names for n in sorted(snapshot.partitions_for_topic(t) or ())]
+        for name, number in self._chosen:
+            there = snapshot.partitions_for_topic(name) or ()
             if number not in there:
                 raise err.UnknownTopicOrPartition(
                     f"topic {name!r} has no partition {number}: it has {len(there)}, numbered from 0"
                 )
+        return self._chosen
 
-    def _stop_now(self, timeout: float | None) -> None:
-        self._session.stop(self._wind_down, timeout, hurry=self._session.cluster.close)
+    def hurry(self) -> None:
+        """Close the connections that a start waits for."""
+        self._session.cluster.close()
 
-    def _wind_down(self, timeout: float) -> None:
+    def end(self, timeout: float, reason: str) -> None:  # no broker learns the reason
+        """Commit by policy, and close."""
         session, engine = self._session, self._session.engine
-        tps = session.assigned()
-        engine.begin_stop(timeout)
-        engine.hold(tps)
+        engine.life.begin_stop(engine.handler.now() + timeout)
+        engine.assignment.hold(session.assigned())
         if session.group is not None:
             session.committer.drain(timeout, auto=session.committer.automatic)
         session.close(timeout)
@@ -153,21 +150,8 @@ class SimpleConsumer(ConsumerAPI):
 class HeldConsumer(SimpleConsumer):
     """The SimpleConsumer that a balanced consumer has (pykafka's ``balanced._consumer``).
 
-    It reads and commits what the balanced consumer does, as both have the same session; to start or to stop it is to
-    start or to stop the balanced consumer.
+    Both have the same session: this one reads, commits, starts and stops the balanced consumer.
     """
 
-    def __init__(self, session: Session, holder: LifeAPI) -> None:
+    def __init__(self, session: Session) -> None:
         ConsumerAPI.__init__(self, session)
-        self._holder = weakref.ref(holder)
-
-    def start(self) -> None:
-        """Start the balanced consumer; nothing where it is gone."""
-        holder = self._holder()
-        if holder is not None:
-            holder.start()
-
-    def _stop_now(self, timeout: float | None) -> None:
-        holder = self._holder()
-        if holder is not None:
-            holder.stop(timeout)

@@ -1,4 +1,4 @@
-"""The house rules that a machine can check: who may import whom, who may wait, and how long a file may grow.
+"""The house rules that a machine can check: who may import whom, who may wait, and how long a function may grow.
 
 The rows and the reasons are in DESIGN.md. What counts as an import is in ``tests/imports.py``: also one in a function,
 under ``TYPE_CHECKING``, by a string, or in the accelerator.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from managedconsumer import ManagedBalancedConsumer
 from tests.imports import CYTHON, PACKAGE, PYTHON, circles, graph, imports, imports_of, module_of, statements, tree_of
 
 MAX_FUNCTION = 60
@@ -81,10 +82,8 @@ TYPES_ONLY = {
     ("compat.parts", "compat.registry"): "the consumers that it makes",
     ("simpleconsumer", "typed_options"): "as above",
     ("compat.client", "admin.values"): "most clients never ask for a group",
-    ("runtime.engine.commits.commit_worker", "runtime.engine.engine"): "a worker is given its engine",
     ("runtime.engine.commits.committer", "runtime.engine.engine"): "the committer is given its engine",
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
-    ("runtime.running.maps", "runtime.engine.engine"): "a run is given its engine",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
     ("spark.options", "spark.decoding.formats"): "most queries have no typed values",
 }
@@ -268,6 +267,11 @@ def too_long(path: Path) -> list[str]:
         and node.end_lineno is not None
         and node.end_lineno - node.body[0].lineno + 1 > MAX_FUNCTION
     ]
+
+
+def test_a_consumer_is_put_together_from_at_most_four_parts() -> None:
+    parts = [part.__name__ for part in ManagedBalancedConsumer.__mro__[1:-1]]
+    assert len(parts) <= 4, f"no class is cut by inheritance to stay short: {parts}"
 
 
 def test_every_module_says_what_it_is_for() -> None:

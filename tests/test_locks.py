@@ -22,9 +22,9 @@ from tests.simulation.simulate import simulate
 from tests.waiting import until
 
 TOPIC = "orders"
-CORE = {"Session._life_lock", "GroupMember._lock", "EngineState.lock", "Cluster._lock", "CoordinatorLink._lock"}
+CORE = {"Session._life_lock", "GroupMember._lock", "Locks.lock", "Cluster._lock", "CoordinatorLink._lock"}
 NESTING = {"Session._life_lock"}  # the only one under which a consumer takes others, but for this pair
-ROOM = ("EngineState.lock", "BufferPool._lock")  # what do the buffers hold?
+ROOM = ("Locks.lock", "BufferPool._lock")  # what do the buffers hold?
 KAFKA_PYTHON = {"ConsumerCoordinator._turn", "GroupMember._lock"}
 
 

@@ -32,7 +32,7 @@ class OwnedPartition:
     def next_offset(self) -> int:
         """The offset of the next message; 0 where it is not known."""
         position = self._position()
-        if position is None and not self._engine.closing:
+        if position is None and not self._engine.life.closed:
             self._engine.positions.resolve(_PATIENCE)
             position = self._position()
         return position or 0
@@ -46,7 +46,8 @@ class OwnedPartition:
 
     def _position(self) -> int | None:
         with self._engine.lock:
-            return self._engine.position(self._tp) if self._engine.subscription.is_assigned(self._tp) else None
+            assigned = self._engine.subscription.is_assigned(self._tp)
+            return self._engine.assignment.position(self._tp) if assigned else None
 
     def __repr__(self) -> str:
         return f"OwnedPartition({self.partition!r}, last_offset_consumed={(self._position() or 0) - 1})"
@@ -57,6 +58,10 @@ class Owned(Protocol):
 
     engine: Engine
     group: str | None
+
+    @property
+    def topic(self) -> Any:
+        """The topic, or the topics, or their pattern."""
 
 
 class PykafkaNames:
@@ -87,17 +92,12 @@ class PykafkaNames:
         return None if self._session.group is None else self._session.group.encode()
 
     @property
-    def topic(self) -> Any:
-        """The topic: the consumer's own property."""
-        raise NotImplementedError
-
-    @property
     def _topic(self) -> Any:
-        return self.topic
+        return self._session.topic
 
     @property
     def _running(self) -> bool:
-        return not self._session.engine.closing and self._session.engine.error is None
+        return not self._session.engine.life.closed and self._session.engine.life.error is None
 
     @property
     def _partitions(self) -> Any:
@@ -105,12 +105,3 @@ class PykafkaNames:
         with self._session.engine.lock:
             there = [(queue.context.partition, tp) for tp, queue in sorted(self._session.engine.buffer.queues.items())]
         return {partition: OwnedPartition(partition, tp, self._session.engine) for partition, tp in there}
-
-
-class PykafkaMemberNames(PykafkaNames):
-    """The same for the balanced consumers, where pykafka has other values. Thread-safe."""
-
-    @property
-    def _partitions(self) -> Any:
-        """pykafka's BalancedConsumer: a set of the Partition objects."""
-        return set(super()._partitions)

@@ -1,7 +1,7 @@
 """The coordinator of a consumer: kafka-python's ``ConsumerCoordinator`` on our own machine.
 
 Assignment, commits and committed offsets of one member of a consumer group, for programs that fetch by other means. The
-consumers of this package do not need it: they drive the same machine, negotiation and offset requests by themselves.
+consumers of this package drive the same machine, negotiation and offset requests without it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
 from managedconsumer import errors as err
 from managedconsumer.consumers.coordinator_futures import Future
 from managedconsumer.consumers.coordinator_metrics import ConsumerCoordinatorMetrics as ConsumerCoordinatorMetrics
-from managedconsumer.consumers.coordinator_workers import AutoCommitTask as AutoCommitTask
-from managedconsumer.consumers.coordinator_workers import commit_forever
 from managedconsumer.consumers.group_coordinator import BaseCoordinator
 from managedconsumer.coordinator import handover
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-from managedconsumer.coordinator.committing import AutoCommitLog, Committing, RetryPolicy, Wanted, failure
+from managedconsumer.coordinator.committing import INTERVAL, AutoCommitLog, Committing, RetryPolicy, Wanted, failure
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol
@@ -31,7 +29,7 @@ log = logging.getLogger(__name__)
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
-# How long (seconds) a leader tries to get the metadata that it assigns by.
+# How long (seconds) a leader tries to get the metadata for an assignment.
 _METADATA_PATIENCE = 60.0
 # How long (seconds) a commit at a rebalance or a close may take.
 _LAST_COMMIT = 5.0
@@ -45,9 +43,9 @@ def _ignore(_offsets: Offsets, _response: Any) -> None:
 class ConsumerCoordinator(BaseCoordinator):
     """Coordinates one consumer: ``subscription`` is a :class:`~managedconsumer.SubscriptionState`.
 
-    Callbacks of the subscription's listener run inside :meth:`ensure_active_group`, in the thread that calls it.
-    Automatic commits cover what is *finished* (``TopicPartitionState.finish``), never more. The workers take
-    ``self.lock`` around every use of the subscription; so should code that changes it while they run.
+    Callbacks of the subscription's listener run inside :meth:`ensure_active_group`, in the calling thread. Automatic
+    commits cover *finished* messages only (``TopicPartitionState.finish``). The workers take ``self.lock`` around every
+    use of the subscription; code that changes it while they run must do so, too.
     """
 
     DEFAULT_CONFIG: Mapping[str, Any] = {
@@ -76,7 +74,7 @@ class ConsumerCoordinator(BaseCoordinator):
         self._holder = _Holder(subscription, self.lock, self._client, weakref.WeakMethod(self._find_member))
         self._hand_over = HandOver(self.group_id, self._negotiation, self._holder, Rules())
         self._metadata_seen: Any = None
-        # One commit after the other, each with what is finished when its turn comes.
+        # One commit after the other, each with the messages that are finished when it is sent.
         self._turn = self.handler.RLock()
         self._queue: Any = self.handler.Queue()
         self._committing: Any = None
@@ -92,9 +90,9 @@ class ConsumerCoordinator(BaseCoordinator):
         return ConsumerProtocol.PROTOCOL_TYPE
 
     def group_protocols(self) -> Sequence[tuple[str, Any]]:
-        """``[(assignor's name, subscription blob), ...]`` in the order of the ``assignors``.
+        """Return ``[(assignor's name, subscription blob), ...]`` in the order of the ``assignors``.
 
-        Raises IllegalStateError before a subscription, as kafka-python's.
+        Raises IllegalStateError before a subscription, as kafka-python does.
         """
         with self.lock:
             if self._subscription.subscription is None:
@@ -106,7 +104,7 @@ class ConsumerCoordinator(BaseCoordinator):
         return self._negotiation.protocols(topics, owned, self.generation)
 
     def need_rejoin(self) -> bool:
-        """True if partitions come from the group and it has to be joined: see the base, and a changed subscription."""
+        """True if the group assigns partitions and this member has to join: also after a changed subscription."""
         with self.lock:
             if not self._subscription.partitions_auto_assigned():
                 return False
@@ -117,7 +115,7 @@ class ConsumerCoordinator(BaseCoordinator):
         return super().need_rejoin() or new_subscription
 
     def ensure_active_group(self, timeout: float | None = None) -> bool:
-        """See :meth:`BaseCoordinator.ensure_active_group`; nothing to do when the user assigns the partitions."""
+        """See :meth:`BaseCoordinator.ensure_active_group`; True at once when the user assigns the partitions."""
         if not self._subscription.partitions_auto_assigned():
             return True
         if self._subscription.subscribed_pattern is not None and self._metadata_seen is None:
@@ -127,7 +125,7 @@ class ConsumerCoordinator(BaseCoordinator):
         return super().ensure_active_group(timeout)
 
     def _look_at_metadata(self) -> str | None:
-        """New topics for a pattern; the reason to rejoin where a leader sees new partitions. The lock is held."""
+        """Update a pattern's topics; return the reason to rejoin if a leader finds new partitions. The lock is held."""
         snapshot = self._client.snapshot
         if snapshot is self._metadata_seen:
             return None
@@ -165,7 +163,7 @@ class ConsumerCoordinator(BaseCoordinator):
     # -- the steps of a hand-over -----------------------------------------------------------------------
 
     def _do(self, step: handover.Step) -> Any:
-        """Carry one step out. Code that fetches looks at the subscription, and stops by itself."""
+        """Carry one step out. Code that fetches checks the subscription, and stops by itself."""
         match step:
             case handover.Commit():
                 self.commit_finished("rebalance")
@@ -184,7 +182,7 @@ class ConsumerCoordinator(BaseCoordinator):
         return None
 
     def _tell(self, step: handover.Tell) -> None:
-        """Call the listener. What it raises surfaces when the hand-over is through."""
+        """Call the listener. Its error is raised after the hand-over."""
         step.begin()
         listener = self._subscription.listener
         # Listeners made for kafka-python do not know on_partitions_lost.
@@ -200,7 +198,7 @@ class ConsumerCoordinator(BaseCoordinator):
     def _drop(self, tps: Collection[TopicPartition]) -> None:
         with self.lock:
             if not self._subscription.partitions_auto_assigned():
-                return  # the user has unsubscribed meanwhile
+                return  # the user has unsubscribed
             rest = self._subscription.assigned_partitions().difference(tps)
             self._subscription.assign_from_subscribed(rest, retain=True)
             if not rest:
@@ -233,7 +231,7 @@ class ConsumerCoordinator(BaseCoordinator):
         }
 
     def refresh_committed_offsets_if_needed(self) -> None:
-        """After an assignment: look the committed offsets up and note them as ``committed`` of each partition."""
+        """After an assignment, look up the committed offsets and note them as ``committed`` of each partition."""
         with self.lock:
             if not self._subscription.needs_fetch_committed_offsets:
                 return
@@ -248,9 +246,9 @@ class ConsumerCoordinator(BaseCoordinator):
     # -- commits --------------------------------------------------------------------------------------
 
     def commit_offsets_sync(self, offsets: Offsets, timeout: float | None = None) -> None:
-        """Commit, and retry what may heal (for ``timeout`` seconds; None: as long as it takes).
+        """Commit, and retry transient errors (for ``timeout`` seconds; None: as long as it takes).
 
-        Raises CommitFailedError when the group has moved on without us, and the broker's typed error when it refuses.
+        Raises CommitFailedError when the group has a newer generation, and the broker's typed error when it refuses.
         """
         if not offsets:
             return
@@ -258,9 +256,9 @@ class ConsumerCoordinator(BaseCoordinator):
             self._commit(offsets, self._identity(), timeout)
 
     def commit_offsets_async(self, offsets: Offsets, callback: Callable[[Offsets, Any], Any] | None = None) -> Future:
-        """Commit in a worker, in the order of the calls; ``callback(offsets, response)`` is called there.
+        """Commit in a worker, in the order of the calls; the worker calls ``callback(offsets, response)``.
 
-        ``response`` is an exception, or True. Without a callback, ``default_offset_commit_callback`` is called.
+        ``response`` is an exception, or True. The default is ``default_offset_commit_callback``.
         """
         future = Future(self.handler.Event())
         call = callback or self.config["default_offset_commit_callback"]
@@ -268,17 +266,14 @@ class ConsumerCoordinator(BaseCoordinator):
         with self.lock:
             if self._committing is None:
                 self._committing = self.handler.spawn(
-                    "async-commits", commit_forever, weakref.WeakMethod(self._commit_in_turn), self._queue
+                    "async-commits", _commit_forever, weakref.WeakMethod(self._commit_in_turn), self._queue
                 )
-        # The generation of now: under a later one the offsets might be another member's.
+        # The present generation: under a later one the partitions might be another member's.
         self._queue.put((dict(offsets), self._identity(), future))
         return future
 
     def _identity(self) -> Generation:
-        """Commits are made in the name of the generation that the assigned partitions are from.
-
-        The membership may be one round ahead of them, where the same partitions are somebody else's.
-        """
+        """Return the generation of the assigned partitions: in a newer one they may be another member's."""
         grouped = self._subscription.partitions_auto_assigned() and self._generation.joined
         return self._hand_over.settled_in if grouped else NO_GENERATION
 
@@ -287,7 +282,7 @@ class ConsumerCoordinator(BaseCoordinator):
             self._commit(offsets, generation, None)
 
     def _commit(self, offsets: Offsets, generation: Generation, timeout: float | None) -> None:
-        """Commit under ``generation`` as long as it is ours."""
+        """Commit under ``generation`` while it is the present one."""
         grouped = self._subscription.partitions_auto_assigned()
 
         def look() -> Wanted:
@@ -295,7 +290,7 @@ class ConsumerCoordinator(BaseCoordinator):
             if grouped and not generation.joined:
                 hindrance = err.UnknownMemberId("not a member at present")
             elif generation.joined and self._generation != generation:
-                hindrance = err.IllegalGeneration("the group has gone on to another generation")
+                hindrance = err.IllegalGeneration("the group is in another generation")
             return Wanted(generation, offsets, hindrance=hindrance)
 
         decision = Committing(
@@ -322,7 +317,7 @@ class ConsumerCoordinator(BaseCoordinator):
                     self._subscription.assignment[tp].committed = entry.offset
 
     def commit_finished(self, why: str) -> None:
-        """An automatic commit: of what is finished, without raising; ``why`` is for the log. Thread-safe."""
+        """Commit the finished offsets automatically; never raises. ``why``: for the log. Thread-safe."""
         if self._auto_commit_task is None:
             return
         with self._turn:
@@ -338,10 +333,9 @@ class ConsumerCoordinator(BaseCoordinator):
             self._auto_commits.ended(self.group_id, why, problem)
 
     def close(self, autocommit: bool = True, timeout: float = 5.0) -> None:  # type: ignore[override]
-        """Commit what is finished (unless ``autocommit`` is False), give everything up, leave the group. Idempotent.
+        """Commit the finished offsets (unless ``autocommit`` is False), revoke all, leave the group. Idempotent.
 
-        What ``on_partitions_revoked`` (``on_partitions_lost`` for one that is no longer a member) raises surfaces here,
-        after all of it.
+        Raises at last the error of ``on_partitions_revoked`` (``on_partitions_lost`` after the loss of the membership).
         """
         if autocommit:
             self.commit_finished("close")
@@ -369,7 +363,7 @@ class ConsumerCoordinator(BaseCoordinator):
 
 
 class _Holder:
-    """The view of its coordinator that a hand-over needs; it does not keep the coordinator alive."""
+    """The coordinator's state for a hand-over; it does not keep the coordinator alive."""
 
     def __init__(self, subscription: Any, lock: Any, client: Any, member: weakref.WeakMethod[Any]) -> None:
         self._subscription, self._lock, self._client = subscription, lock, client
@@ -398,3 +392,67 @@ class _Holder:
     def snapshot(self) -> ClusterSnapshot:
         snapshot: ClusterSnapshot = self._client.snapshot
         return snapshot
+
+
+def _commit_forever(commit: weakref.WeakMethod[Callable[[Any, Any], None]], queue: Any) -> None:
+    """Run the worker of ``commit_offsets_async``; it references its coordinator only while it commits."""
+    while (item := queue.get()) is not None:
+        offsets, generation, future = item
+        call = commit()
+        if call is None:
+            future.failure(err.CommitFailedError("the coordinator was deleted"))
+            return
+        try:
+            call(offsets, generation)
+            future.success(True)
+        except Exception as error:  # noqa: BLE001 - the future raises it
+            future.failure(error)
+        del call
+
+
+class AutoCommitTask:
+    """Commits finished offsets at intervals, in a worker thread or greenlet, from the first :meth:`reschedule` on."""
+
+    def __init__(self, coordinator: Any, interval: float) -> None:
+        """``interval`` in seconds."""
+        self._coordinator = weakref.ref(coordinator)
+        self._handler = coordinator.handler
+        self.interval = interval
+        self._changed = self._handler.Condition()
+        self._at = 0.0
+        self._stopped = True
+        self._worker: Any = None
+
+    def reschedule(self, at: float | None = None) -> None:
+        """Commit next at ``at`` (seconds of the handler's monotonic clock; None: after one interval)."""
+        with self._changed:
+            self._at = self._handler.now() + self.interval if at is None else at
+            self._stopped = False
+            if self._worker is None:
+                self._worker = self._handler.spawn("auto-commit", self._run)
+            self._changed.notify_all()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """End the worker."""
+        with self._changed:
+            self._stopped = True
+            worker, self._worker = self._worker, None
+            self._changed.notify_all()
+        if worker is not None:
+            worker.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                left = self._at - self._handler.now()
+                if self._stopped:
+                    return
+                if left > 0:
+                    self._changed.wait(left)
+                    continue
+                self._at = self._handler.now() + self.interval
+            coordinator = self._coordinator()
+            if coordinator is None:
+                return
+            coordinator.commit_finished(INTERVAL)
+            del coordinator

@@ -1,4 +1,4 @@
-"""The promise of an answer, with the names of kafka-python's ``Future``. Pure: how to wait is given."""
+"""A result to come, with the names of kafka-python's ``Future``. Pure: the event to wait for is an argument."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ class Future:
         self._callbacks: list[Callable[[Future], None]] = []
 
     def succeeded(self) -> bool:
-        """Done, and well."""
+        """True once it has a value."""
         return self.is_done and self.exception is None
 
     def failed(self) -> bool:
-        """Done, and not well."""
+        """True once it has an exception."""
         return self.is_done and self.exception is not None
 
     def retriable(self) -> bool:
-        """True if it failed of something that may pass."""
+        """True if it has failed with a transient error."""
         return bool(getattr(self.exception, "retriable", False))
 
     def success(self, value: Any) -> Future:
-        """Keep the promise; a second time nothing changes."""
+        """Set the value; a second call has no effect."""
         return self._finish(value, None)
 
     def failure(self, error: BaseException) -> Future:
-        """Break it."""
+        """Set the exception; a second call has no effect."""
         return self._finish(None, error)
 
     def _finish(self, value: Any, error: BaseException | None) -> Future:
@@ -57,11 +57,11 @@ class Future:
         return self
 
     def add_callback(self, call: Callable[..., Any], *args: Any) -> Future:
-        """``call(*args, value)`` when it succeeds; at once if it has."""
+        """Call ``call(*args, value)`` when it succeeds; at once if it has."""
         return self._then(lambda future: call(*args, future.value) if future.succeeded() else None)
 
     def add_errback(self, call: Callable[..., Any], *args: Any) -> Future:
-        """``call(*args, exception)`` when it fails; at once if it has."""
+        """Call ``call(*args, exception)`` when it fails; at once if it has."""
         return self._then(lambda future: call(*args, future.exception) if future.failed() else None)
 
     def _then(self, call: Callable[[Future], None]) -> Future:
@@ -74,7 +74,7 @@ class Future:
         while True:
             try:
                 call = self._callbacks.pop(0)
-            except IndexError:  # another thread may take them too
+            except IndexError:  # another thread has taken the last one
                 return
             try:
                 check_result("a callback of a future", call(self))
@@ -82,7 +82,7 @@ class Future:
                 log.exception("a callback of a future raised")
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for the value; raises the exception, or TimeoutError after ``timeout`` seconds."""
+        """Wait for the value; raise the exception, or TimeoutError after ``timeout`` seconds."""
         if not self.is_done and not self._flag.wait(timeout):
             raise TimeoutError(f"no answer within {timeout} s")
         if self.exception is not None:

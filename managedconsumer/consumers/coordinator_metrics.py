@@ -1,4 +1,4 @@
-"""The metrics of the coordinators. Pure: the registry (``managedconsumer.observe.metrics``) is given."""
+"""The metrics of the coordinators, in a registry of the user's (``managedconsumer.observe.metrics``). Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def _named(prefix: str, name: str) -> str:
 class GroupCoordinatorMetrics:
     """Heartbeats, joins, syncs and losses of one member.
 
-    ``metrics`` is a registry with ``counter``, ``gauge`` and ``timer`` (None: nothing is kept), ``prefix`` begins the
-    names, ``tags`` go on all of them.
+    ``metrics`` is a registry with ``counter``, ``gauge`` and ``timer`` (None: none), ``prefix`` begins the names, and
+    all metrics have ``tags``.
     """
 
     def __init__(self, heartbeat: Heartbeat, metrics: Any, prefix: str, tags: Mapping[str, str] | None = None) -> None:
@@ -47,7 +47,7 @@ class GroupCoordinatorMetrics:
         self._lost = metrics.counter(_named(prefix, "memberships_lost_total"), "Times the group expelled us", tags)
 
     def moved(self, old: MemberState, new: MemberState, now: float) -> None:
-        """The membership went from ``old`` to ``new``."""
+        """Note that the membership went from ``old`` to ``new``."""
         if self._metrics is None:
             return
         began, self._began = self._began, {new: now}
@@ -60,7 +60,7 @@ class GroupCoordinatorMetrics:
             self._rebalances.inc()
 
     def lost(self) -> None:
-        """The group has expelled us."""
+        """Note that the group has expelled the member."""
         if self._metrics is not None:
             self._lost.inc()
 
@@ -68,7 +68,7 @@ class GroupCoordinatorMetrics:
 class ConsumerCoordinatorMetrics:
     """Commits and partitions of one member of a consumer group.
 
-    ``metric_group_prefix`` begins the names; ``subscription`` tells what is assigned.
+    ``metric_group_prefix`` begins the names; ``subscription`` has the assigned partitions.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ConsumerCoordinatorMetrics:
         self._failed = metrics.counter(_named(metric_group_prefix, "commits_failed_total"), "Failed commits", tags)
 
     def committed(self, seconds: float, *, well: bool) -> None:
-        """A commit took so long, and went well or not."""
+        """Note a commit, its duration, and whether it succeeded."""
         if self._metrics is not None:
             self.commit_latency.observe(seconds)
             if not well:

@@ -1,10 +1,10 @@
 """Membership of any kind of group, driven by the caller: kafka-python's ``BaseCoordinator`` on our own machine.
 
-A subclass says what kind of group it is (:meth:`BaseCoordinator.protocol_type`), what it offers
-(:meth:`BaseCoordinator.group_protocols`), and what to do as leader and as member. Everything happens inside
-:meth:`BaseCoordinator.ensure_active_group`, in the thread that calls it; only heartbeats go on in a worker of their
-own, on their own connection, so that nothing the caller does costs its place in the group.
-``examples/leader_election.py`` builds a group of another protocol type on it.
+A subclass defines the kind of group (:meth:`BaseCoordinator.protocol_type`), its protocols
+(:meth:`BaseCoordinator.group_protocols`), and the work of a leader and of a member. All of it runs inside
+:meth:`BaseCoordinator.ensure_active_group`, in the calling thread; only heartbeats have a worker and a connection of
+their own, so that a slow caller stays in the group. ``examples/leader_election.py`` builds a group of another protocol
+type on it.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _CLOSE_TIMEOUT = 5.0
 class BaseCoordinator(ABC):
     """One member of a group. Use it from one thread at a time; heartbeats and ``close()`` may come from others.
 
-    ``client`` is a KafkaClient (or a ``runtime.cluster.cluster.Cluster``): the coordinator opens its
-    own connections by it and closes them. ``metrics`` is a :class:`~managedconsumer.observe.metrics.Metrics`, or None.
-    Times in milliseconds. Unknown configuration keys are ignored, as in kafka-python; ``api_version`` is accepted and
-    unused (the broker is asked). Source: KIP-62, KIP-345, KIP-394; kafka-python's ``kafka.coordinator.base``.
+    ``client`` is a KafkaClient (or a ``runtime.cluster.cluster.Cluster``), whose addresses and settings the coordinator
+    uses for its own connections. ``metrics`` is a :class:`~managedconsumer.observe.metrics.Metrics`, or None. Times in
+    milliseconds. Ignores unknown configuration keys, as kafka-python does, and ``api_version`` (brokers send theirs).
+    Source: KIP-62, KIP-345, KIP-394; kafka-python's ``kafka.coordinator.base``.
     """
 
     DEFAULT_CONFIG: Mapping[str, Any] = {
@@ -63,11 +63,11 @@ class BaseCoordinator(ABC):
         """Raises ConfigurationError for a heartbeat interval that is not below the session timeout."""
         self.config = {key: configs.get(key, default) for key, default in self.DEFAULT_CONFIG.items()}
         self.group_id: str = self.config["group_id"]
-        # A KafkaClient (ours) carries the cluster that the core works with.
+        # Our KafkaClient has the cluster of the runtime.
         self._client: Any = getattr(getattr(client, "cluster", None), "runtime", client)
         #: Threads or greenlets: how the workers wait.
         self.handler = self._client.handler
-        #: Guards what the caller's thread and the workers both use.
+        #: Guards the state that the caller's thread and the workers share.
         self.lock = self.handler.RLock()
         self.heartbeat = Heartbeat(clock=self.handler.now, **self.config)
         self.sensors = GroupCoordinatorMetrics(
@@ -78,73 +78,54 @@ class BaseCoordinator(ABC):
         self._log = GroupLog(history, Troubles(f"group {self.group_id}", LogFields(self.group_id)))
         self._made: GroupMember | None = None
         self._problem: Exception | None = None
-        # The event for which the methods below are called: it has more than kafka-python's arguments.
+        # The event of the present call of a method below: it has more than kafka-python's arguments.
         self._event: Any = None
         self.heartbeat_task = HeartbeatTask(self)
 
-    # -- for subclasses -------------------------------------------------------------------------------
-
     @abstractmethod
     def protocol_type(self) -> str:
-        """The kind of group: ``consumer``, ``connect``, or one's own. Brokers keep the kinds apart."""
+        """Return the kind of group: ``consumer``, ``connect``, or another; brokers refuse members of another kind."""
 
     @abstractmethod
     def group_protocols(self) -> Sequence[tuple[str, Any]]:
-        """``[(name, metadata), ...]``, best first; metadata is bytes or has ``encode()``. Asked at every join."""
+        """Return ``[(name, metadata), ...]``, best first, for a join; metadata is bytes or has ``encode()``."""
 
     @abstractmethod
     def _perform_assignment(
         self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
     ) -> Mapping[str, Any]:
-        """The leader's decision from ``[(member_id, metadata), ...]``: bytes, or with ``encode()``, by member id."""
+        """Assign as the leader: from ``[(member_id, metadata), ...]`` to bytes (or with ``encode()``) by member id."""
 
     @abstractmethod
     def _on_join_complete(
         self, generation: int, member_id: str, protocol: str | None, member_assignment_bytes: bytes
     ) -> str | None:
-        """Our share is here. A reason that is returned asks for another rebalance."""
+        """Take the assignment over. Return the reason for another rebalance, or None."""
 
-    # Hooks, not abstract: a member that holds nothing has nothing to do here.
+    # Hooks, not abstract: a member without partitions has nothing to do here.
     def _on_join_prepare(self, generation: int, member_id: str) -> bool | None:
-        """A rebalance begins, and the old generation still counts; True: what we hold is kept through it."""
+        """Prepare a rebalance, while the old generation is still valid; True: keep the assignment through it."""
 
     def _on_membership_lost(self, error: BaseException | None) -> None:
-        """The group has expelled us: what we held may be somebody else's already."""
+        """Drop the assignment, as the group has expelled this member: others may have it already."""
 
-    def _answer(self, event: ev.Event) -> Any:
-        """Call the method for ``event`` and return its result; its exception is raised when the rebalance is over."""
+    def _carry_out(self, event: ev.Event, method: str, *args: Any) -> Any:
+        """Call ``method`` for ``event``. ``ensure_active_group`` raises its exception when the rebalance is over."""
         self._event = event
         try:
-            return self._call(event)
+            return getattr(self, method)(*args)
         except Exception as error:
-            log.exception(
-                "group %s: raised while handling %s",
-                self.group_id,
-                type(event).__name__,
-                extra=self._log.fields(),
-            )
+            log.exception("group %s: %s raised", self.group_id, method, extra=self._log.fields())
             self._problem = error
             return None
 
-    def _call(self, event: ev.Event) -> Any:
-        if isinstance(event, ev.PrepareJoin):
-            return self._on_join_prepare(event.generation.id, event.generation.member_id)
-        if isinstance(event, ev.Elected):
-            members = [(member.member_id, member.metadata) for member in event.members]
-            shares = self._perform_assignment(self.member_id, event.protocol, members)
-            return {member: _encoded(share) for member, share in shares.items()}
-        if isinstance(event, ev.Assigned):
-            at = event.generation
-            return self._on_join_complete(at.id, at.member_id, at.protocol, event.assignment)
-        if isinstance(event, ev.MembershipLost):
-            return self._on_membership_lost(event.error)
-        raise TypeError(f"no method handles {type(event).__name__}")
-
-    # -- state ----------------------------------------------------------------------------------------
+    def _assign(self, protocol: str, members: Sequence[tuple[str, bytes]]) -> dict[str, bytes]:
+        assignments = self._perform_assignment(self.member_id, protocol, members)
+        return {member: _encoded(assignment) for member, assignment in assignments.items()}
 
     @property
     def coordinator_id(self) -> int | None:
-        """The broker that coordinates the group, None while it is unknown."""
+        """The id of the group's coordinator, None while it is unknown."""
         broker = self._link.broker
         return None if broker is None else int(broker.node_id)
 
@@ -154,39 +135,37 @@ class BaseCoordinator(ABC):
 
     @property
     def generation(self) -> int:
-        """The number of the group's round that we are in, -1 outside of one."""
+        """The present generation's id, -1 outside of one."""
         return self._generation.id
 
     @property
     def member_id(self) -> str:
-        """Our id in the group, empty before the first join."""
+        """The member id, empty before the first join."""
         return self._generation.member_id
 
     @property
     def protocol(self) -> str | None:
-        """The protocol that the group has chosen of those offered."""
+        """The protocol that the group has chosen."""
         return self._generation.protocol
 
     def need_rejoin(self) -> bool:
-        """True if the group has to be joined (again): at first, after an eviction, when it rebalances."""
+        """True if this member has to join: at first, after an eviction, when the group rebalances."""
         return self._made is None or bool(self._made.machine.need_rejoin())
 
     def request_rejoin(self, reason: str) -> None:
-        """Ask for a rebalance; it happens in the next :meth:`ensure_active_group`."""
+        """Request a rebalance, in the next :meth:`ensure_active_group`."""
         self._member.request_rejoin(reason)
 
-    # -- the coordinator ------------------------------------------------------------------------------
-
     def coordinator_unknown(self) -> bool:
-        """True while it is not known which broker coordinates the group, or the connection to it is gone."""
+        """True while the coordinator is not known, or the connection to it is lost."""
         return self._link.broker is None
 
     def coordinator_dead(self, error: Any) -> None:
-        """Forget the coordinator; the next request looks it up again."""
+        """Forget the coordinator; the next request looks it up."""
         self._link.lost(str(error))
 
     def ensure_coordinator_known(self) -> None:
-        """Block until the coordinator is known and connected. Raises what no retry heals (authorization, login)."""
+        """Block until the coordinator is known and connected. Raises errors that are not retriable (authorization)."""
         backoff = self._backoff()
         while self.coordinator_unknown():
             try:
@@ -204,7 +183,7 @@ class BaseCoordinator(ABC):
         return Backoff(*self._backoff_seconds(), self.handler.random)
 
     def _backoff_seconds(self) -> tuple[float, float]:
-        """The shortest and the longest pause between two attempts."""
+        """Return the shortest and the longest pause between two attempts."""
         base, cap = self.config["retry_backoff_ms"], self.config["retry_backoff_max_ms"]
         return base / 1000.0, max(base, cap) / 1000.0
 
@@ -212,48 +191,46 @@ class BaseCoordinator(ABC):
         log.info("group %s: trying again: %s", self.group_id, error, extra=self._log.fields())
         self.handler.sleep(backoff.fail(self.handler.now()))
 
-    # -- membership -----------------------------------------------------------------------------------
-
     @property
     def _member(self) -> Any:
-        """The driver; made at its first use, when the subclass is complete."""
+        """The driver; made at its first use, as the subclass is complete then."""
         with self.lock:
             if self._made is None:
                 config = {key: self.config[key] for key in MembershipConfig._fields if key in self.config}
                 settings = MembershipConfig(protocol_type=self.protocol_type(), **config)
-                # Weakly: the heartbeat worker holds the machine, and must not keep a forgotten coordinator alive.
+                # A weak reference: the heartbeat worker must not keep a forgotten coordinator alive by its machine.
                 me = weakref.ref(self)
                 machine = _Machine(settings, lambda: _offers(me), self.handler.random, self.handler.now)
                 machine.heartbeat = self.heartbeat
-                owner = _Owner(weakref.WeakMethod(self._answer), machine, self._log, self.sensors, self.handler.now)
+                carry_out = weakref.WeakMethod(self._carry_out)
+                owner = _Owner(carry_out, machine, self._log, self.sensors, self.handler.now)
                 self._made = GroupMember(machine, self._link, self.handler, owner)
             return self._made
 
     def start_heartbeats(self) -> None:
-        """Beat from here on, whenever we are in the group. Thread-safe."""
+        """Send heartbeats from now on, while this is a member of the group. Thread-safe."""
         member = self._member
         member.machine.silent = False
         member.start()
         member.wake()
 
     def stop_heartbeats(self) -> None:
-        """Send no heartbeat from here on: the group expels us after the session timeout. Thread-safe."""
+        """Send no heartbeats from now on: the group expels this member after the session timeout. Thread-safe."""
         if self._made is not None and isinstance(self._made.machine, _Machine):
             self._made.machine.silent = True
 
     def ensure_active_group(self, timeout: float | None = None) -> bool:
         """Join and sync if needed; True when the group is active, False after ``timeout`` seconds or a ``close()``.
 
-        ``timeout`` is looked at between requests only: a join waits until the other members have come. Raises what
-        ended the membership, and once whatever one of our own methods above raised in the rebalance (the rebalance
-        counts as done then).
+        ``timeout`` counts between requests only: a join waits for the other members. Raises the error that ended the
+        membership, and once the error of a method above in the rebalance (which is over then).
         """
         member = self._member
         if member.state is MemberState.LEFT:
             member.machine.restart()
         if self.need_rejoin():
             self.heartbeat_task.start()
-        # After a failed decision the group waits for another round: the caller decides whether to try again.
+        # After a failed assignment the group waits for another rebalance: the caller decides whether to try again.
         active = bool(member.poll(timeout, lambda: self._problem is not None and self.need_rejoin()))
         problem, self._problem = self._problem, None
         if problem is not None:
@@ -261,31 +238,31 @@ class BaseCoordinator(ABC):
         return active
 
     def close(self, timeout: float = _CLOSE_TIMEOUT) -> None:
-        """Leave the group (a static member just goes), end the heartbeats, close the connections. Idempotent."""
+        """Leave the group (a static member stays), end the heartbeats, close the connections. Idempotent."""
         self.heartbeat_task.disable()
         if self._made is not None:
             self._made.interrupt()  # a thread that waits in ensure_active_group
             self._made.leave("the coordinator was closed", timeout)
         self._link.close()
-        # For a next life: who closes a consumer may start it again.
+        # The caller may use a closed coordinator again.
         self._link = CoordinatorLink(self._client, self.group_id)
         self._made = None
 
 
 class HeartbeatTask:
-    """The heartbeats of a coordinator: a worker thread, or greenlet, that beats while the member is in its group."""
+    """Switches the heartbeats of a coordinator on and off; a worker thread, or greenlet, sends them."""
 
     def __init__(self, coordinator: BaseCoordinator) -> None:
         self._coordinator = weakref.ref(coordinator)
 
     def start(self) -> None:
-        """Beat from here on, whenever the member is in its group."""
+        """Send heartbeats from now on, while this is a member of the group."""
         coordinator = self._coordinator()
         if coordinator is not None:
             coordinator.start_heartbeats()
 
     def reset(self) -> None:
-        """:meth:`start`, with the session's clock set anew: the next heartbeat is due at once."""
+        """Restart the session's clock, and :meth:`start`: the next heartbeat is due at once."""
         coordinator = self._coordinator()
         if coordinator is not None:
             coordinator.heartbeat.reset_session_timeout()
@@ -325,45 +302,44 @@ def _offers(me: weakref.ref[BaseCoordinator]) -> list[tuple[str, bytes]]:
 
 
 class _Owner:
-    """The owner that a membership calls in a rebalance: it calls the coordinator's methods through ``answer``."""
+    """The owner of a membership; it calls the coordinator's methods in a rebalance, and does not keep it alive."""
 
     def __init__(
         self,
-        answer: weakref.WeakMethod[Callable[[ev.Event], Any]],
+        carry_out: weakref.WeakMethod[Callable[..., Any]],
         machine: _Machine,
         group_log: GroupLog,
         sensors: GroupCoordinatorMetrics,
         now: Callable[[], float],
     ) -> None:
-        self._answer = answer
-        self._machine = machine
-        self._log = group_log
-        self._sensors = sensors
-        self._now = now
+        self._carry_out, self._machine = carry_out, machine
+        self._log, self._sensors, self._now = group_log, sensors, now
         self._undecided = False
 
-    def _ask(self, event: ev.Event) -> Any:
-        answer = self._answer()
-        return None if answer is None else answer(event)
+    def _call(self, event: ev.Event, method: str, *args: Any) -> Any:
+        carry_out = self._carry_out()
+        return None if carry_out is None else carry_out(event, method, *args)
 
     def prepare_join(self, event: ev.PrepareJoin) -> bool:
-        return bool(self._ask(event))
+        return bool(self._call(event, "_on_join_prepare", event.generation.id, event.generation.member_id))
 
     def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
-        result: dict[str, bytes] | None = self._ask(event)
-        self._undecided = result is None
-        return {} if event.skip_assignment or result is None else result
+        members = [(member.member_id, member.metadata) for member in event.members]
+        assignments = self._call(event, "_assign", event.protocol, members)
+        self._undecided = assignments is None
+        return {} if event.skip_assignment or assignments is None else assignments
 
     def take_over(self, event: ev.Assigned) -> str | None:
-        reason: str | None = self._ask(event)
+        at = event.generation
+        reason: str | None = self._call(event, "_on_join_complete", at.id, at.member_id, at.protocol, event.assignment)
         self._log.taken_over()
-        if self._undecided:  # nobody has got anything, and only another round can change that
+        if self._undecided:  # no member has partitions, and only another rebalance can change that
             self._undecided = False
-            return "the leader's decision failed"
+            return "the leader's assignment failed"
         return reason
 
     def drop(self, event: ev.MembershipLost) -> None:
-        self._ask(event)
+        self._call(event, "_on_membership_lost", event.error)
 
     def fence(self, event: ev.MembershipLost) -> None:
         self._sensors.lost()

@@ -1,4 +1,4 @@
-"""For transactions of other libraries' producers: the membership (KIP-447), and what the group has committed."""
+"""For stores and other libraries' producers: the membership (KIP-447), committed offsets, and topic ids."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.consumers.session import Session
+from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.values import NamedTuple
 
@@ -14,7 +15,7 @@ _GENERATION = struct.Struct("=i")
 
 
 class GroupMetadata(NamedTuple):
-    """A member of a group as it is now. Kafka refuses offsets that are sent under an older one (KIP-447).
+    """The present membership of a consumer. Kafka refuses offsets that are sent under an older one (KIP-447).
 
     ``generation`` is the member's epoch in a group of KIP-848. ``group_instance_id``: None for a dynamic member.
     """
@@ -25,7 +26,7 @@ class GroupMetadata(NamedTuple):
     group_instance_id: str | None = None
 
     def for_confluent(self) -> bytes:
-        """Return what confluent-kafka's ``Producer.send_offsets_to_transaction`` takes.
+        """Return the argument of confluent-kafka's ``Producer.send_offsets_to_transaction``.
 
         The format is that of librdkafka 1.6 and newer (``rd_kafka_consumer_group_metadata_write``).
         """
@@ -34,10 +35,10 @@ class GroupMetadata(NamedTuple):
         return b"CGMDv2:%b%b\x00%b\x00%b" % (_GENERATION.pack(self.generation), name, member, instance)
 
     def for_kafka_python(self) -> Any:
-        """Return what kafka-python's ``KafkaProducer.send_offsets_to_transaction`` takes.
+        """Return the argument of kafka-python's ``KafkaProducer.send_offsets_to_transaction``.
 
         Raises MissingPackageError without kafka-python 3: older ones send the group's name alone, so that Kafka cannot
-        refuse a member that was evicted.
+        refuse an evicted member.
         """
         try:
             from kafka.structs import ConsumerGroupMetadata
@@ -50,22 +51,51 @@ class GroupMetadata(NamedTuple):
 
 
 class GroupOffsets:
-    """The offsets that a group has committed, for stores that commit them in a producer's transaction. Thread-safe."""
+    """The committed offsets of a group, for stores that commit them in a producer's transaction. Thread-safe."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def committed(self, tps: Iterable[TopicPartition], seconds: float) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return next offset and metadata of each of ``tps`` of which the group has committed something.
+        """Return next offset and metadata of each of ``tps`` with a committed offset; asks the coordinator.
 
-        The coordinator is asked. A transaction that has sent offsets and has not ended is waited for, for at most
-        ``seconds`` (KIP-447); then UnstableOffsetCommit is raised, or what else the question has failed with.
+        Waits for open transactions that have sent offsets, for at most ``seconds`` (KIP-447); then raises
+        UnstableOffsetCommit, or the error of the request.
         """
         self._session.require_running()
         engine = self._session.engine
-        found = engine.offsets.committed(tps, seconds, lambda: engine.closing or engine.stopping)
+        found = engine.offsets.committed(tps, seconds, lambda: not engine.life.running)
         return {tp: OffsetAndMetadata(e.offset, e.metadata) for tp, e in found.items() if e.offset >= 0}
 
     def note(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These next offsets were committed just now: ``progress()`` says so."""
+        """Note the next offsets of a commit, for ``progress()``."""
         self._session.committer.note({tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()})
+
+
+class TopicIds:
+    """Thread-safe. Ids have 16 bytes; None where the brokers have none (before Kafka 2.8)."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes | None]:
+        """Return the topic ids of the positions of ``tps``, without partitions that are not assigned."""
+        return self._engine.assignment.topic_ids(tps)
+
+    def look_again(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes | None]:
+        """Refresh the metadata (blocks), and return :meth:`of`."""
+        self._engine.assignment.refresh_metadata()
+        return self._engine.assignment.topic_ids(tps)
+
+    def handed_out(self, tp: TopicPartition) -> bytes | None:
+        """Return the topic id of the last delivered messages."""
+        with self._engine.lock:
+            queue = self._engine.buffer.queues.get(tp)
+            return None if queue is None else queue.topic_handed_out
+
+    def begin_anew(self, tp: TopicPartition, why: str) -> None:
+        """Reset ``tp``, whose position belongs to another topic, by ``auto_offset_reset``.
+
+        With "none" the next consuming call raises an error that begins with ``why``.
+        """
+        self._engine.assignment.begin_anew(tp, why)

@@ -24,7 +24,7 @@ class Health(dict[str, Any]):
 
 
 def stuck(progress: Mapping[Any, PartitionProgress], after: float) -> list[str]:
-    """A sentence for each partition that has not moved for longer than ``after`` seconds although it has lag."""
+    """Return a sentence for each partition with lag that has not moved for longer than ``after`` seconds."""
     return [
         f"partition {_name(key)} has not moved for {each.stuck_for:.0f} s: it is at offset {each.position}, "
         f"{each.lag} behind the end"
@@ -34,12 +34,12 @@ def stuck(progress: Mapping[Any, PartitionProgress], after: float) -> list[str]:
 
 
 def unplaced(progress: Mapping[Any, PartitionProgress]) -> list[str]:
-    """A sentence for each partition of which it is not known where reading goes on."""
+    """Return a sentence for each partition without a known position."""
     return [f"partition {_name(key)} has no position yet" for key, each in progress.items() if each.position is None]
 
 
 def page_of(shown: str, health: Health, progress: ProgressTable) -> str:
-    """The HTML of a consumer whose ``repr`` is ``shown``."""
+    """Return the HTML of a consumer whose ``repr`` is ``shown``."""
     from html import escape  # only notebooks need it
 
     told = [*health["reasons"], *([health["trouble"]] if health["trouble"] else [])]

@@ -1,53 +1,67 @@
-"""One life of a group member: what belongs together from the first join to the leave, and is replaced together."""
+"""One life of a group member: machine, driver, hand-over and worker, which are replaced together.
+
+:class:`managedconsumer.coordinator.handover.HandOver` decides which partitions to revoke, in which order, and which
+callbacks to call; :class:`GroupLife` carries its steps out with the engine. Retained partitions keep their buffer and
+position.
+"""
 
 from __future__ import annotations
 
 import logging
-import weakref
-from typing import TYPE_CHECKING, Any, Callable
+from typing import Any, Callable, Collection, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Backoff
 from managedconsumer.config import GroupOptions
 from managedconsumer.consumers.machines import CLASSIC, CONSUMER, AssignorChoice, build_machine
-from managedconsumer.consumers.metrics import ConsumerMetrics
-from managedconsumer.consumers.owner import GroupOwner, PostRebalance
+from managedconsumer.consumers.positioning import LONGEST_DELAY
 from managedconsumer.consumers.session import Session
+from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator import handover as ho
+from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.requests import NOTHING_YET
 from managedconsumer.coordinator.states import MemberState
-from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
-from managedconsumer.runtime.engine.callbacks import ListenerCalls
+from managedconsumer.runtime.engine.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.engine.commits.committer import MemberIdentity
-from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.runtime.engine.group_log import GroupLog
+from managedconsumer.runtime.engine.troubles import GROUP
 from managedconsumer.runtime.engine.watchdog import ProcessingWatchdog
 from managedconsumer.runtime.lease import Lease
+from managedconsumer.runtime.member import GroupMember
 from managedconsumer.runtime.waiting.primitives import Worker
-
-if TYPE_CHECKING:
-    from managedconsumer.observe.flight import FlightRecorder
+from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
+from managedconsumer.subscription_state import FetchState
 
 log = logging.getLogger(__name__)
 
-# How long (ms) the coordinator may take to say what the group uses.
-_DESCRIBE_MS = 2000
-# How long (seconds) the membership worker goes without looking at the watchdog, at its session's end while nobody
-# answers, and whether its consumer was forgotten.
+# How often (seconds) the membership worker checks the watchdog, its session, and whether its consumer was deleted.
 _TICK = 1.0
 # How long (seconds) it pauses while a consumer that polls too rarely is out of the group.
 _PAUSE = 0.1
-# The part of a stop's time in which a rebalance may come to its end. Others may keep a join waiting for long, and while
-# it waits commits are taken; a share comes soon.
+# The share of a stop's time that a rebalance may take to end. Other members may delay a JoinGroup for long, and the
+# broker accepts commits meanwhile; a SyncGroup ends soon.
 _FOR_A_ROUND = {MemberState.PREPARING_REBALANCE: 0.02, MemberState.COMPLETING_REBALANCE: 0.2}
-# After this long (seconds) without a partition a KIP-848 member says what it may wait for.
+# After this long (seconds) without a partition a KIP-848 member logs what it may wait for.
 _TELL_AFTER = 5.0
-# So many lives are refused, one after the other, before a refused classic one ends a consumer that starts.
-_MOST_REFUSALS = 2
-# The longest pause (seconds) between two of them.
-_REFUSAL_PAUSE = 1.0
+# The commit at a rebalance may take this share of the rebalance time-out, and this long (seconds) at most.
+_COMMIT_SHARE, _COMMIT_LONGEST = 0.3, 5.0
+# The next rebalance may wait for this share of the rebalance time-out for the positions of this one's partitions.
+_POSITION_SHARE = 0.3
+# How long (seconds) one attempt to get metadata lasts before the leader checks whether it still leads.
+_METADATA_PATIENCE = 5.0
+# How long (seconds) the commit of a stop may take, and that of an interpreter that ends without stop().
+_LAST_COMMIT_PATIENCE, _EXIT_PATIENCE = 2.0, 1.0
+# How long (seconds) a rebalance waits for the positions of new partitions, and the first one, for which start() waits.
+# After that the listener gets the partitions without; their messages follow once the positions are known.
+_POSITION_PATIENCE, _FIRST_POSITION_PATIENCE = 5.0, 30.0
+
+PostRebalance = Callable[[dict[Any, int], dict[Any, int]], None]
 
 
 class GroupLife:
-    """The machine, the owner, the driver and the worker of one membership; complete when it is made."""
+    """One membership, complete once it is constructed. It owns the partitions (``runtime.owner.Owner``).
+
+    The membership worker carries it out, but for :meth:`fence` and the end in the thread that calls ``stop()``.
+    """
 
     def __init__(
         self,
@@ -63,47 +77,55 @@ class GroupLife:
             raise err.IllegalStateError("a managed consumer needs a group")
         negotiation = assignors.negotiation(protocol, session.options.client_rack)
         self.protocol = protocol
-        self._auto, self._session = assignors.auto, session
-        self.engine = engine
+        self.engine, self._session, self._auto = engine, session, assignors.auto
+        self._post_rebalance = post_rebalance
+        self._drain = options.revoke_drain_ms / 1000.0
+        longest = options.rebalance_timeout_ms / 1000.0
+        self._commit_seconds = min(_COMMIT_LONGEST, _COMMIT_SHARE * longest)
+        self._position_delay = min(LONGEST_DELAY, _POSITION_SHARE * longest)
+        self._reset_on_start = session.options.reset_offset_on_start
         self.listener_calls = ListenerCalls(listener, engine, options.rebalance_timeout_ms)
         self.machine = build_machine(protocol, engine, options, negotiation, assignors)
-        self.owner = GroupOwner(
-            session,
-            self.machine,
-            engine.link,
-            negotiation,
-            self.listener_calls,
-            post_rebalance,
-            drain_ms=options.revoke_drain_ms,
-            rebalance_timeout_ms=options.rebalance_timeout_ms,
+        rules = Rules(keeps=True, commits_after_callback=self.listener_calls.listens)
+        self._hand_over = HandOver(engine.group_id or "", negotiation, self, rules)
+        self._log = GroupLog(engine.history, engine.troubles)
+        #: The offsets last consumed before a hand-over, for the post_rebalance_callback.
+        self._old: dict[Any, int] = {}
+        #: The number of assignments that were taken over.
+        self.assignments = 0
+        #: True while a stop lets a rebalance end.
+        self.finishing = False
+        self.member = GroupMember(
+            self.machine, engine.link, engine.handler, self, on_death=engine.life.fail, before_exit=self._before_exit
         )
-        self.member = self.owner.member
         self.identity = MemberIdentity(
             lambda: self.machine.generation,
-            self.owner.settled,
+            self.settled,
             self.member.fence,
             self.member.await_fence,
-            self.owner.metadata_changed,
+            self.metadata_changed,
             options.group_instance_id,
             Lease(self.member),
         )
         self._watchdog = ProcessingWatchdog(engine, options.max_processing_ms)
         self._worker: Worker | None = None
-        # Since when (handler's clock) this member is in its group without a partition; None: it has had one.
+        # Since when (handler's clock) this member has had no partition; None: it has had one.
         self._idle_since: float | None = engine.handler.now() if protocol == CONSUMER else None
 
-    def begin(self, lives: weakref.ref[GroupLives]) -> None:
-        """Start the heartbeats and the membership worker, which holds ``lives`` only while it works."""
+    # -- the worker -------------------------------------------------------------------------------------
+
+    def begin(self, work: Callable[[GroupLife], None]) -> None:
+        """Start the heartbeats, and the membership worker, which runs ``work``."""
         self.member.start()
-        self._worker = self.engine.handler.spawn("membership", _work, lives, self)
+        self._worker = self.engine.handler.spawn("membership", work, self)
 
     def tick(self) -> bool:
-        """One round of the membership worker; False when it should end."""
+        """Do one round of the membership worker; False when it has to end."""
         engine, member = self.engine, self.member
-        if engine.closing or (engine.stopping and not self.owner.finishing) or member.leaving:
+        if engine.life.closed or (engine.life.stopping and not self.finishing) or member.leaving:
             return False
         if self._watchdog.check(member):
-            # The lost partitions are dropped and the user is told; the next join waits for the user.
+            # This drops the lost partitions and calls the listener; the next join waits for the user.
             member.poll(_TICK, lambda: member.state is MemberState.UNJOINED)
             engine.handler.sleep(_PAUSE)
         else:
@@ -114,7 +136,7 @@ class GroupLife:
         return True
 
     def _tell_why_idle(self, since: float) -> None:
-        """Once, if this member has had no partition since it came."""
+        """Log once why this member may have had no partition yet."""
         engine = self.engine
         if not engine.subscription.assignment:
             if engine.handler.now() - since < _TELL_AFTER:
@@ -123,8 +145,8 @@ class GroupLife:
         self._idle_since = None
 
     def refused(self, error: BaseException) -> bool:
-        """True if ``error`` says that broker or group do not speak this protocol, but perhaps the other one."""
-        if self.machine.error is not error:  # it may be the answer to another request than the membership's
+        """True if broker or group refuse this protocol with ``error``, and may accept the other one."""
+        if self.machine.error is not error:  # another request than the membership's has failed
             return False
         if self.protocol == CLASSIC:
             return self._auto and isinstance(error, err.InconsistentGroupProtocol)
@@ -132,248 +154,227 @@ class GroupLife:
         return groups or isinstance(error, (err.UnsupportedVersion, err.UnsupportedBrokerError))
 
     def _finish_round(self, timeout: float) -> None:
-        """Let a rebalance end that is about to, in a part of the stop's ``timeout`` seconds.
-
-        Between join and sync the coordinator refuses every commit (REBALANCE_IN_PROGRESS), and a stop has only one.
-        """
+        """Let a rebalance end in a part of the stop's ``timeout``: until then brokers refuse each commit."""
         handler, member = self.engine.handler, self.member
         began = handler.now()
         while handler.now() - began < timeout * _FOR_A_ROUND.get(member.state, 0.0):
             handler.sleep(0.01)
-        self.owner.finishing = False
+        self.finishing = False
 
     def give_up(self, timeout: float) -> None:
-        """End the worker and what this member has: commit, tell the listener. ``timeout`` in seconds."""
+        """End the worker, commit, and call the listener for the partitions. ``timeout`` in seconds."""
         self._finish_round(timeout)
         self.member.interrupt()
         if self._worker is not None:
             self._worker.join(timeout)
-        self.owner.say_goodbye(0.6 * self._left(timeout))
+        self._say_goodbye(0.6 * self._left(timeout))
 
     def leave(self, reason: str, timeout: float) -> None:
-        """Leave the group, in what is left of the stop's ``timeout`` seconds."""
+        """Leave the group in the rest of the stop's ``timeout`` seconds."""
         self.member.leave(reason, self._left(timeout), self._session.leaving)
 
     def _left(self, timeout: float) -> float:
-        return max(timeout / 4, self.engine.stop_by - self.engine.handler.now())
+        return max(timeout / 4, self.engine.life.stop_by - self.engine.handler.now())
 
+    def _before_exit(self) -> None:
+        if self._session.committer.automatic:
+            self._session.committer.commit_finished(_EXIT_PATIENCE, "exit")
 
-class GroupLives:
-    """The lives that a consumer has in its group, one after the other: one for each start and change of protocol.
+    def settled(self) -> bool:
+        """False while the assignment in a new generation is not known or not taken over yet."""
+        return self._hand_over.settled(self.member.generation)
 
-    ``current`` is replaced as a whole, so nobody sees the parts of two lives. Read it anew in each turn of a loop. Only
-    the consumer holds this object for long: when both are collected, the membership worker leaves the group.
-    """
+    # -- calls of the membership -----------------------------------------------------------------------
 
-    def __init__(
-        self,
-        session: Session,
-        options: GroupOptions,
-        assignors: AssignorChoice,
-        listener: Any,
-        post_rebalance: PostRebalance,
-        metrics: ConsumerMetrics,
-    ) -> None:
-        self._session = session
-        self._options = options
-        self.assignors = assignors
-        self._listener = listener
-        self._post_rebalance = post_rebalance
-        self._metrics = metrics
-        self._flight: FlightRecorder | None = None
-        if options.history is not None:
-            from managedconsumer.observe.flight import FlightRecorder
+    def prepare_join(self, event: ev.PrepareJoin) -> bool:
+        """Prepare a join: an eager assignor revokes all partitions, though their buffers stay for now."""
+        return carry_out(self._hand_over.prepare_join(event), self._do)
 
-            self._flight = FlightRecorder(options.history, session.engine.handler)
-            session.engine.history.watch(self._flight.add)
-        #: The protocol of the present life, or of the last one.
-        self.protocol = assignors.protocol
-        # Counts lives that were refused, one after the other.
-        self._refused = Backoff(0.1, _REFUSAL_PAUSE, session.engine.handler.random)
-        #: The present life; None outside of start() to stop().
-        self.current: GroupLife | None = None
+    def elect(self, event: ev.Elected) -> Mapping[str, bytes]:
+        """Compute the group's assignment from fresh metadata of every topic that a member subscribes to."""
+        return carry_out(self._hand_over.elect(event), self._do)
 
-    @property
-    def listener(self) -> Any:
-        """The user's listener, or None."""
-        return self._listener
+    def take_over(self, event: ev.Assigned) -> str | None:
+        """Take the assignment over."""
+        self._old = self._session.held(self._session.assigned())
+        return carry_out(self._hand_over.take_over(event), self._do)
 
-    def listen(self, listener: Any) -> None:
-        """From the next callback on, in this life and in those to come, ``listener`` is called."""
-        with self._session.engine.lock:
-            self._listener = listener
-            if self.current is not None:
-                self.current.listener_calls.replace(listener)
+    def drop(self, event: ev.MembershipLost) -> None:
+        """Drop the partitions of a lost membership: call the listener, commit nothing."""
+        carry_out(self._hand_over.lost(event), self._do)
 
-    def start(self) -> None:
-        """Join the group and wait for the first share. Raises what keeps it from that."""
-        session, options = self._session, self._options
-        if self._flight is not None:
-            self._flight.open()
-        seconds = pykafka_seconds(options.rebalance_max_retries, options.rebalance_backoff_ms)
-        patience = StartPatience(str(session.group), session.cluster, seconds)
-        session.open(patience)
-        session.subscribe()
-        self.protocol = self.assignors.protocol
-        self._refused.succeed()
-        self._begin()
-        wait_for_first_assignment(lambda: self.current, session.engine, patience)
+    def _say_goodbye(self, seconds: float) -> None:
+        """Drain, commit and call the listener, in the thread that calls ``stop()``, for about ``seconds`` at most."""
+        until = self.engine.handler.now() + seconds
+        carry_out(self._hand_over.leave(self.member.generation), lambda step: self._do_at_stop(step, seconds, until))
 
-    def hurry(self) -> None:
-        """End a start that goes on: before there is a member it waits for metadata, perhaps of a silent broker."""
-        if self.current is None:
-            self._session.cluster.close()
+    def fence(self, event: ev.MembershipLost) -> None:
+        """Deliver no more messages of the lost partitions, at once."""
+        self.engine.collector.lane.leave()  # without the lock, which another thread may have
+        held = self._session.assigned()
+        self.engine.assignment.fence(held)
+        self._session.committer.fenced(event.error)
+        self._log.note("held", event.generation, held, event.reason)
 
-    def _begin(self) -> None:
-        """A new member, in the place of the one before, and its workers."""
-        life = self.make()
-        self._metrics.joined_as(life.machine)
-        self._session.become(life.identity)
-        with self._session.engine.lock:
-            self.current = life
-            self._session.engine.lock.notify_all()
-        life.begin(weakref.ref(self))
+    def observe(self, event: ev.Event) -> None:
+        """Log the event; wake the threads that wait for it."""
+        self._log.observe(event, self.member.generation)
+        with self.engine.lock:
+            self.engine.lock.notify_all()
 
-    def make(self) -> GroupLife:
-        """The parts of a new life; nothing of them works yet."""
-        return GroupLife(
-            self.protocol, self._session, self._options, self.assignors, self._listener, self._post_rebalance
-        )
+    # -- calls of the hand-over -------------------------------------------------------------------------
 
-    def hopeless(self, life: GroupLife) -> bool:
-        """True if broker and group have refused both protocols to a consumer that starts.
+    def held(self) -> list[TopicPartition]:
+        """Return the present assignment."""
+        return self._session.assigned()
 
-        For one that runs this passes: the group may still hold its place under the other protocol.
-        """
-        return life.protocol == CLASSIC and self._refused.failures >= _MOST_REFUSALS and self._session.starting
+    def current(self, generation: Generation) -> bool:
+        """False when ``generation`` is over, or the consumer stops."""
+        life = self.engine.life
+        return (life.running or (life.stopping and self.finishing)) and self.member.current(generation)
 
-    def change_protocol(self, life: GroupLife, error: BaseException) -> None:
-        """Broker or group do not speak the protocol of ``life`` (Kafka 3.9 even advertises KIP-848 and then refuses).
+    def joined(self) -> bool:
+        """True while this is a member of the group."""
+        return self.member.joined
 
-        Until the next start it is the other one. Runs on the membership worker of ``life``, which ends; the new life
-        has a new worker.
-        """
-        group, engine = self._session.group, self._session.engine
-        other = CLASSIC if life.protocol == CONSUMER else CONSUMER
-        log.log(
-            logging.INFO if self.assignors.auto else logging.WARNING,
-            "group %s: group_protocol=%r is refused, using %r: %s",
-            group,
-            life.protocol,
-            other,
-            error,
-            extra=engine.log_fields(),
-        )
-        life.member.interrupt()
-        life.member.leave("group protocol not supported", 0.5)
-        if life.owner.assignments:
-            self._refused.succeed()
-        pause = self._refused.fail(engine.handler.now())
-        if self._refused.failures > 1:
-            engine.handler.sleep(pause)
-        with engine.lock:
-            if engine.stopping:  # the stop that has begun ends this life, and no other
-                return
-            self.protocol = other
-            self._begin()
+    def subscribed(self, topic: str) -> bool:
+        """True if the consumer reads ``topic``."""
+        with self.engine.lock:
+            subscription = self.engine.subscription
+            return topic in (subscription.subscription or ()) or subscription.matches(topic)
 
-    def end(self, timeout: float, reason: str) -> None:
-        """Give everything up, leave the group for ``reason`` and close. ``timeout``: seconds for each step."""
-        session, engine = self._session, self._session.engine
-        with engine.lock:
-            life = self.current
-            if life is not None:
-                life.owner.finishing = True
-            engine.begin_stop(timeout)  # from here on no other life takes the place of this one
-        if life is not None:
-            life.give_up(timeout)
-            life.leave(reason, timeout)
-        session.close(timeout)
-        self._metrics.ended()
-        if self._flight is not None:
-            self._flight.close()
-        self.current = None
+    def snapshot(self) -> ClusterSnapshot:
+        """Return the newest metadata."""
+        return self.engine.cluster.snapshot
 
+    # -- the steps of a hand-over -----------------------------------------------------------------------
 
-def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: Engine, patience: StartPatience) -> None:
-    """Block until the member has its share, or a callback waits for the thread that consumes.
+    def _do(self, step: ho.Step) -> Any:
+        """Carry one step out."""
+        match step:
+            case ho.Hold():
+                self._hold(step)
+                self.engine.delivery.drain(set(step.partitions), self._drain)
+            case ho.Commit():
+                if self._session.committer.automatic:
+                    self._session.committer.commit_finished(self._commit_seconds, "rebalance")
+            case ho.Tell():
+                return self._tell(step)
+            case ho.Drop():
+                self.engine.assignment.drop(step.partitions)
+            case ho.TakeOver():
+                self._take_over(step)
+            case ho.HandOut():
+                return self._hand_out(step)
+            case ho.Look():
+                return self._look(step.topics)
+            case ho.Describe():
+                return self.member.describe_group()
+            case ho.Note():
+                self._log.note(step.kind, step.generation, step.partitions, step.reason)
+            case ho.Trouble():
+                self.engine.troubles.note(GROUP, step.text)
+        return None
 
-    ``current`` is asked in each turn: a fall-back to the classic protocol replaces the life. Raises what has ended the
-    consumer, ConsumerStoppedException, or the trouble that has outlasted ``patience``.
-    """
-    with engine.lock:
-        while (life := current()) is not None and not (life.owner.assignments or engine.tasks_waiting):
-            if engine.error is not None:
-                raise engine.error
-            if engine.ending:  # a signal: consuming threads get nothing, and stop
-                return
-            if engine.closing or engine.stopping or engine.stop_wanted:
-                raise err.ConsumerStoppedException("the consumer was stopped while it was starting")
-            problem = life.machine.last_error if life.machine.failures else None
-            if patience.outlasted(problem, told=True) and problem is not None:
-                raise problem
-            engine.lock.wait(0.2)
+    def _do_at_stop(self, step: ho.Step, seconds: float, until: float) -> None:
+        """Carry one step out in the thread that calls ``stop()``; all of them take about ``seconds``."""
+        match step:
+            case ho.Hold():
+                self._hold(step)
+                self.engine.delivery.drain(set(step.partitions), min(self._drain, seconds))
+            case ho.Commit():
+                patience = min(_LAST_COMMIT_PATIENCE, max(0.0, until - self.engine.handler.now()))
+                self._session.committer.drain(patience, auto=self._session.committer.automatic)
+            case ho.Tell():
+                try:
+                    self.listener_calls.call_here(step.method, step.partitions)
+                except Exception:
+                    text = "group %s: the listener raised during stop()"
+                    log.exception(text, self.engine.group_id, extra=self.engine.log_fields())
+            case _:
+                self._do(step)
 
+    def _hold(self, step: ho.Hold) -> None:
+        self.engine.assignment.hold(step.partitions)
+        self._log.note("held", step.generation, step.partitions)
 
-def _with_what_the_group_has(error: BaseException, life: GroupLife) -> BaseException:
-    """Where members do not agree on an assignor: what the others use, if the coordinator tells."""
-    if not isinstance(error, err.InconsistentGroupProtocol):
-        return error
-    try:
-        (group,) = life.member.describe_group(_DESCRIBE_MS)["groups"]
-        kind, assignor, said = group["protocol_type"], group["protocol_data"], str(error.args[0])
-    except (err.KafkaException, LookupError, ValueError) as problem:  # the answer would only explain more
-        log.debug(
-            "group %s: what the group uses could not be asked for: %s",
-            life.engine.group_id,
-            problem,
-            extra=life.engine.log_fields(),
-        )
-        return error
-    if not kind:
-        return error
-    uses = f", assignor {assignor!r}" if assignor else ""
-    return err.InconsistentGroupProtocol(f"{said}. The group has protocol type {kind!r}{uses}")
-
-
-def _end_forgotten(life: GroupLife) -> None:
-    """Without this the heartbeats would keep partitions that nobody reads."""
-    log.warning(
-        "group %s: a consumer was deleted without stop(): its member leaves",
-        life.engine.group_id,
-        extra=life.engine.log_fields(),
-    )
-    life.member.leave("consumer deleted without stop()", 2.0)
-    life.engine.close(2.0)
-
-
-def _work(there: weakref.ref[GroupLives], life: GroupLife) -> None:
-    """The membership worker of one life; it ends with that life, and cleans up after a consumer that was deleted."""
-    while True:
-        lives = there()
-        if lives is None:
-            if not life.engine.closing:
-                _end_forgotten(life)
-            return
-        # A worker that was stuck while its consumer was stopped and started again has a successor.
-        if lives.current is not life:
-            return
+    def _tell(self, step: ho.Tell) -> bool:
+        """Call the listener, then pykafka's callback; leave the group if no thread runs the callback in time."""
+        generation = step.generation
+        if generation is None:  # the lost-callback waits as long as the consumer lives
+            return self.listener_calls.call(step.method, step.partitions, lambda: True, step.begin, for_ever=True)
+        told = False
         try:
-            if not life.tick():
+            told = self.listener_calls.call(step.method, step.partitions, lambda: self.current(generation), step.begin)
+        except CallbackNotDelivered as error:
+            text = "group %s: leaving the group: %s"
+            log.warning(text, self.engine.group_id, error, extra=self.engine.log_fields())
+            self.member.leave_as_fenced(error, generation)
+        if step.method == ho.ASSIGNED and self.current(generation):
+            self._post_rebalance(self._old, self._session.held(self._session.assigned()))
+        return told
+
+    def _take_over(self, step: ho.TakeOver) -> None:
+        """Take over the assignment and look up its positions, for a bounded time."""
+        engine = self.engine
+
+        def over() -> bool:
+            return not self.current(step.generation)
+
+        with engine.lock:
+            if over():  # lost in the meantime: all partitions stay suspended
                 return
-        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
-            if lives.current is life:
-                _end_of(lives, life, error)
-            return
-        del lives
+            engine.assignment.take_over(step.share, retain=True)
+            engine.assignment.hold(step.fresh)
+            unplaced = sorted(engine.subscription.partitions_in(FetchState.INITIALIZING))
+        self._session.positioning.find(
+            unplaced,
+            reset=self._reset_on_start,
+            patience=_POSITION_PATIENCE if self.assignments else _FIRST_POSITION_PATIENCE,
+            interrupted=lambda: over() or self.member.machine.rejoin_reason is not None,
+            over=over,
+            delay=self._position_delay,
+        )
+        self._reset_on_start = False
 
+    def _hand_out(self, step: ho.HandOut) -> bool:
+        """Start to deliver. Not after a loss: the thread that notices it suspends all partitions."""
+        with self.engine.lock:
+            if not self.current(step.generation):
+                return False
+            self.engine.assignment.release(step.share)
+        self._log.note("handed out", step.generation, step.share)
+        self.assignments += 1
+        self._log.taken_over()
+        return True
 
-def _end_of(lives: GroupLives, life: GroupLife, error: BaseException) -> None:
-    """``error`` ends ``life``: the other protocol follows, or the consumer has failed."""
-    if not life.refused(error) or lives.hopeless(life):
-        life.engine.fail(_with_what_the_group_has(error, life))
-        return
-    try:
-        lives.change_protocol(life, error)
-    except BaseException as problem:  # noqa: BLE001 - a worker's death must reach the user
-        life.engine.fail(problem)
+    # -- metadata -------------------------------------------------------------------------------------
+
+    def _look(self, topics: Collection[str] | None) -> ClusterSnapshot | None:
+        engine = self.engine
+        if topics is None:
+            engine.assignment.refresh_metadata()
+            return engine.cluster.snapshot
+        with engine.lock:
+            engine.subscription.group_subscribe(topics)
+        generation = self.member.generation
+        while self.current(generation):
+            try:
+                return engine.cluster.refresh_until(topics, _METADATA_PATIENCE)
+            except err.FATAL_LOCAL_ERRORS:
+                raise
+            except err.KafkaException as error:
+                # Try until brokers are back, or the session is over: then the next join elects again.
+                engine.troubles.note(GROUP, f"no metadata to assign partitions by: {error}")
+        return None
+
+    def metadata_changed(self) -> None:
+        """Rejoin if a refresh found new topics for the pattern, or new partitions while this member leads."""
+        engine = self.engine
+        with engine.lock:
+            changed_topics = engine.subscription.update_pattern_subscription(engine.cluster.snapshot)
+        if changed_topics:
+            self.member.request_rejoin("the topics that match the pattern changed")
+        outgrown = self._hand_over.outgrown()
+        if outgrown is not None:
+            self.member.request_rejoin(outgrown)

@@ -43,10 +43,7 @@ class AssignorChoice(NamedTuple):
 
     @classmethod
     def of(cls, options: GroupOptions, chosen: Any) -> AssignorChoice:
-        """The choice of ``options`` and ``chosen`` assignors. With "auto" an option of the classic protocol chooses it.
-
-        Raises ConfigurationError or TypeError for one that is none, or that the protocol does not have.
-        """
+        """Return the choice of ``options`` and ``chosen``. Raises ConfigurationError or TypeError for bad assignors."""
         protocol = options.group_protocol
         server = chosen if isinstance(chosen, str) and chosen in SERVER_ASSIGNORS and protocol != CLASSIC else None
         classic = accept_assignors(chosen if server is None else "range")
@@ -58,7 +55,7 @@ class AssignorChoice(NamedTuple):
             )
         theirs = options.left_to_the_broker()
         if protocol == CONSUMER and theirs:
-            log.info("group_protocol='consumer': the broker goes by settings of its own, not by %s", ", ".join(theirs))
+            log.info("group_protocol='consumer': the broker uses its own settings, not %s", ", ".join(theirs))
         if protocol != AUTO:
             return cls(protocol, False, classic, server)
         if local or theirs:
@@ -66,7 +63,7 @@ class AssignorChoice(NamedTuple):
         return cls(CONSUMER, True, classic, server)
 
     def negotiation(self, protocol: str, rack: str | None) -> Negotiation:
-        """The negotiation that goes with a machine of ``protocol``."""
+        """Return the negotiation for a machine of ``protocol``."""
         return Negotiation(self.classic, rack, incremental=protocol == CONSUMER)
 
 
@@ -77,7 +74,7 @@ def build_machine(
     negotiation: Negotiation,
     choice: AssignorChoice,
 ) -> AnyMembership:
-    """A machine for one life of a member. It is driven under the member's lock, and takes no other."""
+    """Return a machine for one life of a member. It runs under the member's lock, and takes no other."""
     group, handler = engine.group_id or "", engine.handler
     longest, request_timeout = max(100, options.rebalance_backoff_ms), int(engine.cluster.settings.request_timeout_ms)
 
@@ -125,19 +122,18 @@ def build_machine(
 
 
 def _topic_regex(engine: Engine) -> str | None:
-    """The pattern subscribed to, if the broker can look for its topics too (KIP-848)."""
+    """Return the subscribed pattern in RE2, if the broker can match it, too (KIP-848)."""
     with engine.lock:
         pattern = engine.subscription.subscribed_pattern
     if pattern is None:
         return None
-    # The broker does not leave Kafka's own topics out.
+    # The broker matches Kafka's internal topics, too.
     internal = any(pattern.match(name) for name in INTERNAL_TOPICS)
     regex = None if internal else broker_regex(pattern)
     if regex is None:
-        why = "matches Kafka's own topics too" if internal else "cannot be said in RE2"
-        log.info(
-            "group %s: %r %s: topics are looked for here only", engine.group_id, pattern, why, extra=engine.log_fields()
-        )
+        why = "matches Kafka's own topics too" if internal else "cannot be written in RE2"
+        text = "group %s: %r %s: this client alone matches topics"
+        log.info(text, engine.group_id, pattern, why, extra=engine.log_fields())
     return regex
 
 

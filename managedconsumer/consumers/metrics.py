@@ -1,7 +1,7 @@
 """The metrics of a managed consumer: heartbeats, rebalances, commits, partitions, queue and lag.
 
-Everything is read when the registry is asked, or counted where a request takes far longer than the counting: nothing
-is done for each message. The registry holds the consumer weakly and keeps nothing of one that was stopped or collected.
+The registry reads most values when it is scraped. Only events that take far longer than counting are counted, never
+messages. The registry references the consumer weakly and drops the metrics of one that was stopped or collected.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _numbers = itertools.count(1)
 
 
 def check_metrics(metrics: Any) -> Any:
-    """The registry for what was given as ``metrics`` (None: none); raises ConfigurationError otherwise."""
+    """Return the registry for the user's ``metrics`` (None: none); raises ConfigurationError for another object."""
     if metrics is None:
         return None
-    from managedconsumer.observe.adapters import registry_of  # most consumers are not told of
+    from managedconsumer.observe.adapters import registry_of  # most consumers have no metrics
 
     metrics = registry_of(metrics)
     missing = [name for name in ("counter", "gauge", "timer") if not callable(getattr(metrics, name, None))]
@@ -37,10 +37,10 @@ def check_metrics(metrics: Any) -> Any:
 
 
 class ConsumerMetrics:
-    """Reports one consumer to ``metrics`` (None: to nobody), with the tags ``group`` and ``consumer`` (a number)."""
+    """Reports one consumer to ``metrics`` (None: nowhere), with the tags ``group`` and ``consumer`` (a number)."""
 
     def __init__(self, metrics: Any, session: Session, consumer: Any) -> None:
-        """``consumer``: when it is collected without a stop, the registry forgets it."""
+        """The registry forgets ``consumer`` when it is collected without a stop."""
         self._metrics = metrics
         if metrics is None:
             return
@@ -57,7 +57,7 @@ class ConsumerMetrics:
             weakref.finalize(consumer, forget, self._tags).atexit = False
 
     def joined_as(self, machine: Any) -> None:
-        """The consumer starts, or starts again, and ``machine`` is its membership from here on."""
+        """Report ``machine`` as the membership of a consumer that starts, perhaps again."""
         if self._metrics is not None:
             self._commits = ConsumerCoordinatorMetrics(self._metrics, _PREFIX, self._subscription, self._tags)
             self._member = GroupCoordinatorMetrics(machine.heartbeat, self._metrics, _PREFIX, self._tags)
@@ -68,7 +68,7 @@ class ConsumerMetrics:
                 measure(self._metrics, consumer, self._tags)
 
     def ended(self) -> None:
-        """The consumer was stopped: drop its metrics, or a registry that many consumers share would grow for ever."""
+        """Drop the metrics of a stopped consumer: a registry of many consumers would grow for ever."""
         forget = getattr(self._metrics, "forget", None)
         if forget is not None:
             self._member = self._commits = None

@@ -16,14 +16,14 @@ from managedconsumer.subscription_state import FetchState
 
 log = logging.getLogger(__name__)
 
-# How long (seconds) brokers are asked where partitions start, and the coordinator what the group has committed.
+# The limit (seconds) of look-ups of offsets at leaders, and of committed offsets at the coordinator.
 _PATIENCE = 30.0
-#: How long (seconds) a rebalance that is wanted waits for leaders to say where a partition starts, at most.
+#: How long (seconds) a wanted rebalance waits at most for the offsets at which partitions start.
 LONGEST_DELAY = 5.0
 
 
 class Positioning:
-    """Finds the positions of one consumer. Thread-safe; blocks while brokers are asked."""
+    """Finds the positions of one consumer. Thread-safe; blocks during requests."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -45,21 +45,21 @@ class Positioning:
         delay: float = LONGEST_DELAY,
         waiting: Callable[[err.KafkaException], object] = lambda _problem: None,
     ) -> dict[TopicPartition, OffsetAnswer]:
-        """Positions from the group's committed offsets, or by ``auto_offset_reset`` where there are none.
+        """Set positions to the group's committed offsets, or by ``auto_offset_reset`` where there are none.
 
-        They are known when this returns, but for those whose leaders could not be asked within ``patience`` seconds:
-        these are returned with what went wrong, and the position worker goes on asking. ``reset``: the committed
-        offsets do not count. ``waiting`` is told what keeps the group's offsets away, after each attempt.
+        Returns the partitions whose leaders did not respond within ``patience`` seconds, with their errors; the
+        position worker looks them up later. ``reset``: ignore committed offsets. Calls ``waiting`` with the error of
+        each attempt to get the group's offsets.
 
-        ``interrupted``: the group waits for us, and does so for ``delay`` seconds at most. ``over``: our share is not
-        ours any more.
+        ``interrupted``: the group waits for this member, for ``delay`` seconds at most. ``over``: the assignment is
+        revoked.
         """
         engine, group = self._engine, self._engine.group_id
         committed: dict[TopicPartition, int] = {}
         maps: dict[TopicPartition, str] = {}
         positions, epochs = committed, dict[TopicPartition, int]()
         if group is not None and not reset and tps:
-            found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.closing or interrupted(), waiting)
+            found = engine.offsets.committed(tps, _PATIENCE, lambda: engine.life.closed or interrupted(), waiting)
             committed = {tp: entry.offset for tp, entry in found.items() if entry.offset >= 0}
             maps = {tp: map_in(found[tp].metadata) for tp in committed}
             positions, epochs = self._compared(committed, {tp: entry.leader_epoch for tp, entry in found.items()})
@@ -69,11 +69,11 @@ class Positioning:
             looked_up, late = self._look_up_starts(missing, patience, delay, interrupted, over)
             positions = {**positions, **looked_up}
         with engine.lock:
-            if engine.closing:
+            if engine.life.closed:
                 return {}
             # A seek of the user's in the meantime wins.
             unplaced = engine.subscription.partitions_in(FetchState.INITIALIZING)
-            engine.seek({tp: at for tp, at in positions.items() if tp in unplaced}, epochs)
+            engine.assignment.seek({tp: at for tp, at in positions.items() if tp in unplaced}, epochs)
             for tp, offset in committed.items():
                 if engine.subscription.is_assigned(tp):
                     state = engine.subscription.partition_state(tp)
@@ -82,9 +82,9 @@ class Positioning:
                         state.finished_map = maps[tp]
                         state.found_map = (offset, maps[tp]) if maps[tp] else None
             policy = self.default_reset
-            engine.reset({tp: policy for tp in late if tp in unplaced})
+            engine.assignment.reset({tp: policy for tp in late if tp in unplaced})
             if engine.options.auto_offset_reset == "none":
-                engine.nothing_committed([tp for tp in missing if tp in unplaced], group)
+                engine.assignment.nothing_committed([tp for tp in missing if tp in unplaced], group)
         return late
 
     def _look_up_starts(
@@ -95,20 +95,17 @@ class Positioning:
         interrupted: Callable[[], bool],
         over: Callable[[], bool],
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, OffsetAnswer]]:
-        """Where ``auto_offset_reset`` says that partitions start, and those whose leaders could not be asked yet.
-
-        Raises what no later attempt can heal.
-        """
+        """Return the offsets of ``auto_offset_reset``, and transient errors of leaders; raises other errors."""
         engine, began = self._engine, self._engine.handler.now()
         wanted = dict.fromkeys(tps, self.default_reset)
 
         def broken_off() -> bool:
-            # Leaders that answer at once are heard even if the group goes on: "latest" must not be found later.
-            ends = engine.closing or engine.stopping or engine.stop_wanted
+            # Wait for leaders that respond soon even if the group rebalances: "latest" must not be found later.
+            ends = not engine.life.running or engine.life.stop_wanted
             return ends or (interrupted() and engine.handler.now() > began + delay)
 
         def enough() -> bool:
-            # An end that is found later is a later one. A log's beginning can be asked for at any time.
+            # A later look-up finds a later end. A log's beginning can be looked up at any time.
             return over() or (interrupted() and self.default_reset != OffsetType.LATEST)
 
         answers = engine.offsets.list_offsets(wanted, patience, broken_off, once=enough)
@@ -117,7 +114,7 @@ class Positioning:
             if answer.error is None:
                 found[tp] = max(0, answer.offset)
                 log.info("%s-%d: starting at offset %d", *tp, found[tp], extra=engine.log_fields(tp))
-            elif answer.may_change or engine.closing:
+            elif answer.may_change or engine.life.closed:
                 late[tp] = answer
                 if not interrupted():
                     log.warning(
@@ -133,7 +130,7 @@ class Positioning:
     def _compared(
         self, committed: dict[TopicPartition, int], epochs: dict[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """The positions, with their leader epochs, that the logs' present leaders agree to (KIP-320)."""
+        """Return the positions to which the present leaders agree (KIP-320), and their leader epochs."""
         engine = self._engine
         known, outdated = checked_epochs({tp: epochs[tp] for tp in committed}, engine.cluster.snapshot)
         positions = dict(committed)
@@ -142,25 +139,25 @@ class Positioning:
                 gone = err.LogTruncationError(*tp, committed[tp], end.end_offset)
                 if engine.options.auto_offset_reset == "none":
                     del positions[tp]
-                    engine.ask_user(tp, gone)
+                    engine.assignment.ask_user(tp, gone)
                     continue
                 log.warning("%s Reading continues at offset %d", gone, end.end_offset, extra=engine.log_fields(tp))
                 positions[tp], known[tp] = end.end_offset, end.leader_epoch
         return positions, known
 
     def look_up(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The offsets of points in time (ms since 1970, or an ``OffsetType``); a time after the last message: the end.
+        """Return the offsets of points in time (ms since 1970, or an ``OffsetType``); after the last message: the end.
 
-        Raises what keeps one of them from being known.
+        Raises the error of a failed look-up.
         """
         if not wanted:
             return {}
         engine = self._engine
-        answers = engine.offsets.list_offsets(wanted, _PATIENCE, lambda: engine.closing)
+        answers = engine.offsets.list_offsets(wanted, _PATIENCE, lambda: engine.life.closed)
         beyond = [tp for tp, a in answers.items() if a.error is None and a.offset < 0]
         if beyond:
             latest = {tp: int(OffsetType.LATEST) for tp in beyond}
-            answers.update(engine.offsets.list_offsets(latest, _PATIENCE, lambda: engine.closing))
+            answers.update(engine.offsets.list_offsets(latest, _PATIENCE, lambda: engine.life.closed))
         for tp, answer in answers.items():
             if answer.error is not None:
                 raise answer.error

@@ -1,4 +1,4 @@
-"""pykafka's ``post_rebalance_callback``: called with offsets last consumed, and its answer moves positions."""
+"""pykafka's ``post_rebalance_callback``: it gets offsets last consumed, and its result moves positions."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ log = logging.getLogger(__name__)
 
 
 class PostRebalance:
-    """Runs the callback on the membership worker. Bound weakly: a forgotten consumer can be collected."""
+    """Runs the callback on the membership worker. The reference is weak, so that the consumer can be collected."""
 
     def __init__(self, consumer: Any, session: Session, callback: Callable[..., Any] | None) -> None:
-        """``consumer`` is what the callback is given first."""
+        """``consumer``: the first argument of the callback."""
         self._consumer = weakref.ref(consumer)
         self._session = session
         self._callback = callback
         self._warned = False
 
     def __call__(self, old: dict[Any, int], new: dict[Any, int]) -> None:
-        """Call it; its exception surfaces once, from the next call that consumes."""
+        """Call it; the next call that consumes raises its exception, once."""
         consumer = self._consumer()
         if consumer is None or self._callback is None:
             return
         try:
-            answer = self._callback(consumer, old, dict(new))
-            check_result("post_rebalance_callback", answer)
-            if answer:
-                self._session.move(self._targets(answer, new))
+            result = self._callback(consumer, old, dict(new))
+            check_result("post_rebalance_callback", result)
+            if result:
+                self._session.move(self._targets(result, new))
         except Exception as error:  # noqa: BLE001 - the user's code may raise anything
             blame(error, f"raised by post_rebalance_callback, old={old}, new={new}", self._session.engine.log_fields())
-            self._session.engine.raise_later(error)
+            self._session.engine.life.raise_later(error)
 
-    def _targets(self, answer: Any, new: Mapping[Any, int]) -> dict[Any, tuple[str, int]]:
-        """The answer as positions by our own keys; what is not ours is ignored with a warning."""
-        if not isinstance(answer, Mapping):
+    def _targets(self, result: Any, new: Mapping[Any, int]) -> dict[Any, tuple[str, int]]:
+        """Return the callback's result as positions; ignores partitions that are not assigned, with a warning."""
+        if not isinstance(result, Mapping):
             raise TypeError(
                 "post_rebalance_callback must return None or a dict of partition id to the offset last consumed, not "
-                f"{type(answer).__name__}: {answer!r}"
+                f"{type(result).__name__}: {result!r}"
             )
         targets = {}
-        for key, value in answer.items():
+        for key, value in result.items():
             if key not in new:
                 log.warning(
                     "post_rebalance_callback returned partition %r, which is not ours: ignored",
@@ -56,7 +56,7 @@ class PostRebalance:
                     extra=self._session.engine.log_fields(),
                 )
             elif value == new[key]:
-                continue  # handed back as it came
+                continue  # unchanged
             else:
                 self._warn_of_latest(value)
                 name = f"{key.topic}-{key.partition}" if isinstance(key, TopicPartition) else str(key)

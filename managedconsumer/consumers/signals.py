@@ -1,4 +1,4 @@
-"""``stop_on_signals``: SIGTERM and SIGINT end the loop after the message in hand, instead of in its middle."""
+"""``stop_on_signals``: SIGTERM and SIGINT end the loop after the present message, instead of in its middle."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Ending(Protocol):
     """A consumer."""
 
     def end_soon(self) -> None:
-        """No more messages; takes no lock and does not wait."""
+        """End reading; takes no lock and does not wait."""
 
 
 @contextmanager
 def stop_on_signals(*consumers: Ending) -> Iterator[None]:
-    """SIGTERM or SIGINT: each thread's message in hand gets finished, then iteration ends, without an exception.
+    """On SIGTERM or SIGINT let each thread finish its message in flight, then end iteration without an exception.
 
     ::
 
@@ -32,24 +32,24 @@ def stop_on_signals(*consumers: Ending) -> Iterator[None]:
                 for message in consumer:
                     process(message)
 
-    From the signal on, a thread (greenlet, task) that comes back for its next message has finished its last one, and
-    gets None (from ``consume()`` and ``consume_arrow()``), an empty list (``consume_batch()``) or the end of its
-    iteration; one that waits for a message gets that at once. ``stop()``, here at the end of the outer ``with``, then
-    commits what is finished, if commits are automatic. The consumer stays in its group until then.
+    After the signal, a thread (greenlet, task) that calls for its next message has finished its last one, and gets None
+    (from ``consume()`` and ``consume_arrow()``), an empty list (``consume_batch()``) or the end of its iteration; one
+    that waits for a message gets that at once. ``stop()``, here at the end of the outer ``with``, then commits the
+    finished messages, if commits are automatic. The consumer stays in its group until then.
 
-    A start may take long (after ``kill -9`` the group waits for the dead member's session). So that a signal ends that,
+    A start may take long (after ``kill -9`` the group waits for the dead member's session). To end that by a signal,
     too, make the consumer with ``auto_start=False`` and start it inside: ``with stop_on_signals(consumer), consumer:``.
-    Then ``start()`` returns soon after a signal, and consuming threads get nothing.
+    Then ``start()`` returns soon after a signal, and consuming threads get no messages.
 
-    The second signal, and every signal after the block, does what it did before the block. Raises IllegalStateError
-    outside of the main thread, the only one to which Python delivers signals.
+    The second signal, and every signal after the block, has the handler from before the block. Raises
+    IllegalStateError outside of the main thread, the only one to which Python delivers signals.
     """
     before: dict[signal.Signals, Any] = {}
 
     def restore() -> None:
         for number in list(before):
             handler = before.pop(number, None)
-            # None: it was not set from Python, and cannot be set again from here.
+            # None: it was not set from Python, and Python cannot set it again.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def end(_number: int, _frame: FrameType | None) -> None:

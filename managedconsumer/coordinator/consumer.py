@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
+from managedconsumer.consumers.consumer_coordinator import AutoCommitTask as AutoCommitTask
 from managedconsumer.consumers.consumer_coordinator import ConsumerCoordinator as ConsumerCoordinator
 from managedconsumer.consumers.coordinator_metrics import ConsumerCoordinatorMetrics as ConsumerCoordinatorMetrics
-from managedconsumer.consumers.coordinator_workers import AutoCommitTask as AutoCommitTask

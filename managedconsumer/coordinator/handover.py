@@ -2,7 +2,7 @@
 
 A rebalance is a list of steps. :class:`HandOver` decides which one is next; its driver carries the step out
 (:func:`carry_out`) and sends back what became of it. Every member of this package drives one of these: the managed
-consumer (``consumers.owner``), ``ConsumerCoordinator`` and the Spark source's query. What differs between them is in
+consumer (``consumers.life``), ``ConsumerCoordinator`` and the Spark source's query. What differs between them is in
 :class:`Rules`.
 
 The order: stop handing out and wait for what is in hand, commit what is finished, revoked-callback, join, sync, take

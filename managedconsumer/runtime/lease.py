@@ -8,7 +8,7 @@ from managedconsumer.runtime.member import GroupMember
 class Lease:
     """A thread checks it right before it takes messages: after a freeze of the process any thread may run first.
 
-    After its end it is a task of the consuming thread (:class:`managedconsumer.runtime.engine.state.Task`).
+    After its end it is a task of the consuming thread (:class:`managedconsumer.runtime.engine.delivery.Task`).
     """
 
     def __init__(self, member: GroupMember) -> None:

@@ -57,10 +57,7 @@ class GroupMember:
         on_death: Callable[[BaseException], None] = lambda error: log.error("heartbeats ended", exc_info=error),
         before_exit: Callable[[], object] = lambda: None,
     ) -> None:
-        """``on_death`` is called when the heartbeat worker dies of an unexpected error.
-
-        ``before_exit`` is called when the interpreter ends without a ``stop()``, while this is still a group member.
-        """
+        """``on_death`` gets an error of the heartbeat worker; ``before_exit`` runs if the interpreter ends."""
         self.machine = machine
         self._link = link
         self._handler = handler
@@ -148,10 +145,7 @@ class GroupMember:
         self.await_fence()
 
     def await_fence(self) -> None:
-        """Wait until known losses are fenced, so that no message of them is delivered: another worker may be doing it.
-
-        Waits a second at most. Call it without a lock.
-        """
+        """Wait a second at most until known losses are fenced, perhaps by another worker. Call it without a lock."""
         deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
         with self._lock:
             while self.unfenced and not deadline.expired(self._handler.now()):

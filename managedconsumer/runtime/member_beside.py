@@ -39,8 +39,6 @@ class BesideMember(GroupMember):
             super().start()
             self._worker = self._handler.spawn(MEMBERSHIP, self.converse)
 
-    # -- the caller ------------------------------------------------------------------------------------
-
     def hand_over(self) -> bool:
         """Carry out the owner's present part of the rebalance; True when no work is left.
 
@@ -60,10 +58,7 @@ class BesideMember(GroupMember):
         return self.stable
 
     def wait_here(self, timeout: float, *, settled: bool = False) -> None:
-        """Sleep for ``timeout`` seconds, or until :meth:`hand_over` has work.
-
-        ``settled``: or until no rebalance is in progress any more.
-        """
+        """Sleep until :meth:`hand_over` has work, ``timeout`` is over, or (``settled``) no rebalance is left."""
         deadline = Deadline(self._handler.now(), timeout)
         with self._lock:
             while not (self._closing or self._trouble or self._due_here() or self._begins_here()):
@@ -84,8 +79,6 @@ class BesideMember(GroupMember):
         """True for an eager member, which gives its partitions up before it joins: the caller has to begin."""
         begins = self.machine.state in (MemberState.UNJOINED, MemberState.STABLE)
         return not self._keeps and begins and self.machine.rejoin_reason is not None
-
-    # -- the worker ------------------------------------------------------------------------------------
 
     def converse(self) -> None:
         """Join, sync and assign whenever that is due, until the member leaves; the caller raises its errors."""
@@ -132,8 +125,6 @@ class BesideMember(GroupMember):
         """Return the rest of the pause before the next attempt; everything else wakes the worker."""
         at = self.machine.next_deadline(now) if self.machine.state is MemberState.PREPARING_REBALANCE else None
         return _LONGEST_NAP if at is None else min(_LONGEST_NAP, max(0.001, at - now))
-
-    # -- the end ---------------------------------------------------------------------------------------
 
     def leave(self, reason: str, timeout: float, wish: bool | None = None) -> None:
         """Cancel a waiting join, leave the group, end both workers; ``timeout``: seconds for the leave."""

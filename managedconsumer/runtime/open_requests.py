@@ -14,10 +14,7 @@ class OpenRequests:
     """At most one request in flight per purpose. Thread-safe: one thread sends for a purpose, others may read."""
 
     def __init__(self, tell: Callable[[ev.Event], None], session: float) -> None:
-        """``tell`` gets a ``Waiting`` event when a request takes long, and another when it is over.
-
-        ``session``: the member's session time-out (seconds).
-        """
+        """``tell`` gets ``Waiting`` events of slow requests; ``session``: the member's session time-out (seconds)."""
         self._tell = tell
         self._session = session
         # By purpose: the name of the request and when it was sent (seconds).

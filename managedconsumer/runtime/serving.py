@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import logging
 import socket
+from http import HTTPStatus
 from typing import Any, Callable
 
 from managedconsumer.errors import KafkaException
@@ -45,15 +46,6 @@ class ListenError(KafkaException, OSError):
 
 # The address for a connection to a server that listens on all addresses.
 _NEARBY = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
-_REASONS = {
-    200: "OK",
-    400: "Bad Request",
-    404: "Not Found",
-    405: "Method Not Allowed",
-    421: "Misdirected Request",
-    431: "Request Header Fields Too Large",
-    500: "Internal Server Error",
-}
 _REMEDIES = {
     errno.EADDRINUSE: "another program has this port, or another server of this one: give another port, or 0 for any",
     errno.EACCES: "ports below 1024 need rights: give another port",
@@ -140,7 +132,7 @@ class Server:
         client = _Client(connection, self._handler, lambda: _SHORT_PATIENCE if self._full else _PATIENCE)
         try:
             answer = self._answered(client)
-            reason = _REASONS.get(answer.status, "Service Unavailable")
+            reason = HTTPStatus(answer.status).phrase
             head = (
                 f"HTTP/1.1 {answer.status} {reason}\r\nContent-Type: {answer.kind}\r\n"
                 f"Content-Length: {len(answer.body)}\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"

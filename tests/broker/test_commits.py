@@ -245,7 +245,7 @@ def test_a_commit_that_a_rebalance_overtakes(kafka: DevBroker, fleet: Make) -> N
     witness = Witness(first)
     first.start()
     assert in_hand.wait(15)
-    negotiation = first.consumer._owner._hand_over._negotiation
+    negotiation = first.consumer._lives.current._hand_over._negotiation
     decide = negotiation.assign
 
     def slowly(*args: Any) -> Any:

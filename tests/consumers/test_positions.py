@@ -10,8 +10,7 @@ import pytest
 
 from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer import errors as err
-from managedconsumer.consumers import owner as group_owner
-from managedconsumer.consumers import positioning
+from managedconsumer.consumers import life, positioning
 from managedconsumer.fetch import leader
 from managedconsumer.runtime.engine import positions
 from tests.spoiled import SpoiledBroker, partitions_of
@@ -147,12 +146,12 @@ class TestLeaderOutOfReach:
         defaults = positioning.Positioning.find.__kwdefaults__
         monkeypatch.setitem(defaults, "patience", 0.05)
         monkeypatch.setattr(positions, "_ROUND", 0.05)
-        monkeypatch.setattr(group_owner, "_FIRST_POSITION_PATIENCE", 0.05)
+        monkeypatch.setattr(life, "_FIRST_POSITION_PATIENCE", 0.05)
         broker.refuse("ListOffsets", self.NOT_LEADER)
 
     @pytest.mark.usefixtures("hurried")
     def test_a_start_at_the_end_raises_rather_than_find_a_later_end(self, opened: Open) -> None:
-        with pytest.raises(err.OffsetRequestFailedError, match=r"orders-\d: where the log ends could not be asked for"):
+        with pytest.raises(err.OffsetRequestFailedError, match=r"orders-\d: the end of the log could not be looked up"):
             opened("simple", auto_offset_reset=LATEST)
 
     @pytest.mark.usefixtures("hurried")
@@ -166,7 +165,7 @@ class TestLeaderOutOfReach:
         until(lambda: "no offset yet" in (consumer.health()["trouble"] or ""))
         members = broker.members(GROUP)
         del broker.spoil["ListOffsets"]
-        until(lambda: consumer._session.engine.position(P0) is not None)
+        until(lambda: consumer._session.engine.assignment.position(P0) is not None)
         broker.produce(TOPIC, [b"new"], partition=0)
         assert consumer.consume().value == (b"old" if reset == EARLIEST else b"new")
         assert broker.members(GROUP) == members, "the member has kept its place"

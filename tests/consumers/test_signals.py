@@ -153,7 +153,7 @@ def test_a_stop_that_interrupts_a_short_call_does_not_wait_for_it(
     except err.KafkaException:
         pass  # it is being stopped
     assert took and took[0] < 0.5
-    until(lambda: engine.closing and broker.members("g") == [])
+    until(lambda: engine.life.closed and broker.members("g") == [])
     consumer.stop()
     with pytest.raises(err.ConsumerStoppedException):
         consumer.consume()

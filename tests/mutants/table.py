@@ -153,14 +153,14 @@ RUN = [
     ),
     Mutant(
         "run(): what another thread has in hand is finished by the map",
-        "managedconsumer/runtime/running/maps.py",
-        "if queue is None or engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:",
+        "managedconsumer/runtime/running/run.py",
+        "if queue is None or self.engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:",
         "if queue is None:",
         ("tests/processing/test_running_truth.py",),
     ),
     Mutant(
         "run(): others consume beside it",
-        "managedconsumer/runtime/engine/consuming_part.py",
+        "managedconsumer/runtime/engine/delivery.py",
         "            if in_flight.run_state is not None and take != in_flight.run_state.take_in:\n",
         "            if False:\n",
         ("tests/processing/test_running_truth.py",),
@@ -227,7 +227,7 @@ GROUP = [
     ),
     Mutant(
         "a process that stood still hands out before it looks at its session",
-        "managedconsumer/runtime/engine/consuming_part.py",
+        "managedconsumer/runtime/engine/delivery.py",
         "                if left < 0:\n",
         "                if False:\n",
         (),
@@ -371,9 +371,9 @@ GROUP = [
     ),
     Mutant(
         "after the fence messages are handed out",
-        "managedconsumer/consumers/owner.py",
+        "managedconsumer/consumers/life.py",
         "        held = self._session.assigned()\n"
-        "        self._engine.fence(held)\n"
+        "        self.engine.assignment.fence(held)\n"
         "        self._session.committer.fenced(event.error)",
         "        held = self._session.assigned()\n        self._session.committer.fenced(event.error)",
         (),
@@ -486,7 +486,7 @@ GROUP = [
 FETCH = [
     Mutant(
         "seek leaves the buffer as it is",
-        "managedconsumer/runtime/engine/assignment_part.py",
+        "managedconsumer/runtime/engine/assignment.py",
         "                self.subscription.seek(tp, offset, epochs.get(tp, -1))\n"
         "                self.buffer.restart(tp)\n",
         "                self.subscription.seek(tp, offset, epochs.get(tp, -1))\n",
@@ -495,11 +495,9 @@ FETCH = [
     ),
     Mutant(
         "resume() wakes nobody",
-        "managedconsumer/runtime/engine/engine.py",
-        "                self.collector.in_flight.run_state.interrupt()\n"
-        "            self.lock.notify_all()\n"
-        "            self.wake_fetchers()\n",
-        "                self.collector.in_flight.run_state.interrupt()\n",
+        "managedconsumer/runtime/engine/assignment.py",
+        "            self._interrupt_run()\n            self.lock.notify_all()\n            self.wake_fetchers()\n",
+        "            self._interrupt_run()\n",
         (),
         _SOME,
         ci=True,
@@ -535,14 +533,9 @@ FETCH = [
     ),
     Mutant(
         "a new assignment wakes no fetcher",
-        "managedconsumer/runtime/engine/assignment_part.py",
-        "                run_state.interrupt()\n"
-        "            self.fetchers.ensure_workers()\n"
-        "            self.lock.notify_all()\n"
-        "            self.not_full.notify_all()\n",
-        "                run_state.interrupt()\n"
-        "            self.fetchers.ensure_workers()\n"
-        "            self.lock.notify_all()\n",
+        "managedconsumer/runtime/engine/assignment.py",
+        "            self._interrupt_run()\n            self.wake_all()\n",
+        "            self._interrupt_run()\n            self.ensure_workers()\n            self.lock.notify_all()\n",
         (),
         _MANY,
     ),
@@ -696,8 +689,8 @@ FETCH = [
     ),
     Mutant(
         "a start does not end by a signal",
-        "managedconsumer/consumers/life.py",
-        "            if engine.ending:  # a signal: consuming threads get nothing, and stop\n                return\n",
+        "managedconsumer/consumers/lives.py",
+        "            if engine.life.no_more:  # a signal: consuming threads get nothing\n                return\n",
         "",
         ("tests/consumers/test_stop_on_signals.py",),
     ),

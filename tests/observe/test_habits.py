@@ -40,7 +40,7 @@ def test_ctrl_c_leaves_a_usable_consumer(broker: MemoryBroker, kind: type[Any], 
         assert consumer.consume().value == b"first"
 
         def interrupt() -> None:
-            until(lambda: consumer._session.engine.inside)  # somebody waits
+            until(lambda: consumer._session.engine.delivery.inside)  # somebody waits
             os.kill(os.getpid(), signal.SIGINT)
 
         cell = threading.Thread(target=interrupt)

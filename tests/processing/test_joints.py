@@ -321,7 +321,7 @@ def truncation(scene: Scene) -> None:
     engine = scene.engine
     with engine.lock:
         scene.broker._do(cut)
-        engine.log_truncated(engine.buffer.queues[TP], 5, 0)
+        engine.assignment.log_truncated(engine.buffer.queues[TP], 5, 0)
     scene.wanted = OLD[:5] + fresh
     scene.once += fresh
 
@@ -333,7 +333,8 @@ def made_anew(scene: Scene) -> None:
     old = queue.topic_id
     scene.broker._do(lambda: (scene.broker._delete(TOPIC), topics.create(TOPIC, 1)))
     write(scene.broker, fresh)
-    scene.engine.refresh_metadata()  # otherwise it waits until the metadata is old, or a fetch names the topic's id
+    # Otherwise it waits until the metadata is old, or a fetch names the topic's id.
+    scene.engine.assignment.refresh_metadata()
     until(
         lambda: scene.position() is not None and (queue.topic_id != old or (scene.position() or 0) <= 3 < begins), LONG
     )
@@ -383,8 +384,8 @@ def pause(scene: Scene) -> None:
     begun = sorted(message.value.decode() for message in holder.at_work)
     holder.gate.set()
     until(lambda: len(holder.done) >= len(begun), LONG)
-    passed = scene.engine.visits
-    until(lambda: scene.engine.visits > passed + 3 or scene.runs(), LONG)
+    passed = scene.engine.delivery.visits
+    until(lambda: scene.engine.delivery.visits > passed + 3 or scene.runs(), LONG)
     assert sorted(holder.done) == begun
     consumer.resume(0)
 

@@ -157,7 +157,7 @@ def test_nobody_else_consumes_while_a_run_goes_on(broker: MemoryBroker, member: 
     consumer.start()
     thread = threading.Thread(target=wait)
     thread.start()
-    until(lambda: consumer._session.engine.sitting, LONG)
+    until(lambda: consumer._session.engine.assignment.sitting, LONG)
     going = Going(consumer, lambda _message: None, commit_ms=20)
     thread.join(LONG)
     assert isinstance(waiting[0], err.ConcurrentUseError), "one that waits already is told"

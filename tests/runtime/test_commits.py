@@ -296,7 +296,7 @@ def test_an_answer_about_a_partition_that_nobody_asked_for_is_named(
     consumer = make(SimpleConsumer, offsets_channel_backoff_ms=5, offsets_commit_max_retries=1)
     consumer.consume()
     broker.stranger = name
-    monkeypatch.setattr("managedconsumer.consumers.offsets_api._PATIENCE", 0.05)
+    monkeypatch.setattr("managedconsumer.consumers.api._PATIENCE", 0.05)
     with pytest.raises(err.KafkaException, match=f"the answer to {name} names t-7, which nobody asked for"):
         consumer.commit_offsets() if name == "OffsetCommit" else consumer.fetch_offsets()
 

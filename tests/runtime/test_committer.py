@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator.committing import RetryPolicy
+from managedconsumer.coordinator.committing import Offsets, RetryPolicy
 from managedconsumer.fetch.in_flight import InFlight
 from managedconsumer.logs import LogFields
 from managedconsumer.partition_state import TopicPartitionState
@@ -60,22 +60,23 @@ class Member:
         subscription.assignment = self.assignment
         self.engine: Any = SimpleNamespace(
             handler=handler,
-            caller=handler.ident,
+            delivery=SimpleNamespace(caller=handler.ident, leave_dead_owners=lambda: None),
             lock=handler.Condition(shared),
             commits=handler.Condition(shared),
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
             subscription=subscription,
-            leave_dead_owners=lambda: None,
             collector=SimpleNamespace(
                 in_flight=InFlight(), lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}
             ),
             group_id="g",
             log_fields=LogFields("g"),
             link=None,
-            closing=False,
-            stopping=False,
-            stop_wanted=False,
-            fail=lambda error: pytest.fail(f"the worker ended: {error!r}"),
+            life=SimpleNamespace(
+                closed=False,
+                running=True,
+                stop_wanted=False,
+                fail=lambda error: pytest.fail(f"the worker ended: {error!r}"),
+            ),
         )
         self.committer = Committer(self.engine)
         self.committer.join_group(
@@ -86,6 +87,11 @@ class Member:
             )
         )
         self.generation, self.settled = MEMBER, True
+
+    def commit(self, offsets: Offsets | None, retry_policy: RetryPolicy) -> None:
+        commit = self.committer.submit(offsets, self.committer.within_stop(retry_policy))
+        self.committer.wait_for(commit, retry_policy)
+        commit.result()
 
     def expelled(self, _error: BaseException, generation: Generation) -> None:
         if generation == self.generation:
@@ -107,13 +113,13 @@ class Member:
 def member() -> Iterator[Member]:
     made = Member()
     yield made
-    made.engine.closing = True
+    made.engine.life.closed = True
     made.committer.join(5)
 
 
 def test_an_explicit_commit_covers_what_is_in_hand_and_an_automatic_one_what_is_finished(member: Member) -> None:
     assert member.committer.commit_finished(1.0, "test")
-    member.committer.commit(None, EXPLICIT)
+    member.commit(None, EXPLICIT)
     assert member.sent == [(7, {0: 3, 1: 3}), (7, {0: 4, 1: 4})]
     assert {state.finished for state in member.assignment.values()} == {4}, "the user has said that they are done"
     assert member.committer.commit_finished(1.0, "test")
@@ -124,7 +130,7 @@ def test_one_that_is_no_member_sends_nothing(member: Member) -> None:
     member.generation = NO_GENERATION
     assert not member.committer.commit_finished(1.0, "test")
     with pytest.raises(err.CommitFailedError, match="not a member of the group at present"):
-        member.committer.commit(None, EXPLICIT)
+        member.commit(None, EXPLICIT)
     assert member.sent == []
 
 
@@ -176,7 +182,7 @@ def test_a_commit_that_was_refused_is_not_made_under_the_next_generation_for_wha
 
     member.coordinator.codes, member.coordinator.before = [22], rebalanced
     with pytest.raises(err.CommitFailedError) as caught:
-        member.committer.commit(None, EXPLICIT)
+        member.commit(None, EXPLICIT)
     assert member.sent == [(7, {0: 4, 1: 4}), (8, {0: 4})]
     assert (caught.value.committed, caught.value.not_committed) == ({A: 4}, {B: 4})
 
@@ -184,7 +190,7 @@ def test_a_commit_that_was_refused_is_not_made_under_the_next_generation_for_wha
 def test_an_expelled_member_is_told_and_tries_no_more(member: Member) -> None:
     member.coordinator.codes = [25]
     with pytest.raises(err.CommitFailedError) as caught:
-        member.committer.commit(None, EXPLICIT)
+        member.commit(None, EXPLICIT)
     assert len(member.sent) == 1 and not member.generation.joined
     assert not caught.value.retriable
 
@@ -200,7 +206,7 @@ def test_of_several_that_wait_the_newest_offset_is_sent(member: Member) -> None:
 
 
 def test_a_stopped_consumer_commits_nothing(member: Member) -> None:
-    member.engine.closing = True
+    member.engine.life.closed = True
     with pytest.raises(err.ConsumerStoppedException, match="nothing was committed"):
         member.committer.submit(None, EXPLICIT)
     assert member.sent == []
@@ -218,7 +224,7 @@ def test_what_was_taken_away_from_one_thread_is_not_committed_by_another(member:
     others: list[Any] = []
     member.coordinator.before = of_another_thread
     with pytest.raises(err.CommitFailedError, match="a rebalance has taken t-0 away"):
-        member.committer.commit(None, EXPLICIT)
+        member.commit(None, EXPLICIT)
     others[0].result(5000)
     assert member.sent == [(7, {1: 4}), (7, {0: 4, 1: 4})]
     assert member.assignment[A].committed == 4

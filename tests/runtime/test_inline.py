@@ -14,7 +14,7 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.errors import KafkaException
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.runtime.engine.consuming_part import ConsumingPart
+from managedconsumer.runtime.engine.delivery import Delivery
 from managedconsumer.runtime.engine.fetching import inline
 from managedconsumer.runtime.waiting.conditions import WakeupFd
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
@@ -91,7 +91,7 @@ def one_after_the_other(broker: MemoryBroker, reader: Reader, count: int, start:
 def reader(broker: MemoryBroker, make: Callable[..., Any]) -> Reader:
     """A thread that has read "first" and waits for the answer itself."""
     reader = Reader(make())
-    until(lambda: state(reader.consumer).sitting)
+    until(lambda: state(reader.consumer).assignment.sitting)
     broker.produce(TOPIC, [b"first"])
     until(lambda: receives(reader.consumer))
     return reader
@@ -144,7 +144,9 @@ def test_the_worker_goes_on_when_the_thread_stays_away(
 ) -> None:
     monkeypatch.setattr(inline, "_MISSED", 0.05)
     consumer = make()
-    sender = threading.Thread(target=lambda: (until(lambda: state(consumer).sitting), broker.produce(TOPIC, [b"0"])))
+    sender = threading.Thread(
+        target=lambda: (until(lambda: state(consumer).assignment.sitting), broker.produce(TOPIC, [b"0"]))
+    )
     sender.start()
     assert consumer.consume().value == b"0"
     sender.join()
@@ -162,7 +164,7 @@ def test_a_seek_while_the_thread_works_is_followed_at_once(
     monkeypatch.setattr(inline, "_MISSED", 0.02 if far else 600.0)
     consumer = make()
     reader = Reader(consumer)
-    until(lambda: state(consumer).sitting)
+    until(lambda: state(consumer).assignment.sitting)
     for number in range(4):
         broker.produce(TOPIC, [b"%d" % number], partition=0)
         until(lambda number=number: len(reader.seen) == number + 1)  # type: ignore[misc]
@@ -234,7 +236,7 @@ def test_nothing_is_lost_when_the_thread_is_interrupted(
 
     monkeypatch.setattr(FetchCollector, "_note_received", interrupted)
     broker.produce(TOPIC, [b"0"])
-    state(reader.consumer).run_in_user_thread(Callback())  # it comes to the lock
+    state(reader.consumer).delivery.run_in_user_thread(Callback())  # it comes to the lock
     reader.thread.join(10)
     assert isinstance(reader.error, Interrupted)
     again = Reader(reader.consumer)
@@ -251,15 +253,15 @@ def test_nothing_is_lost_when_the_thread_is_interrupted_as_it_leaves(
 
     def interrupted(self: Any, who: int, take: Any, timeout: Any) -> Any:
         taken = wait(self, who, take, timeout)
-        monkeypatch.setattr(ConsumingPart, "_wait_as", wait)
+        monkeypatch.setattr(Delivery, "_wait_as", wait)
         self._give_back(who, taken, None)
         raise Interrupted
 
     until(lambda: receives(reader.consumer))
-    wait = ConsumingPart._wait_as
-    monkeypatch.setattr(ConsumingPart, "_wait_as", interrupted)
+    wait = Delivery._wait_as
+    monkeypatch.setattr(Delivery, "_wait_as", interrupted)
     if what == "a callback":
-        engine.run_in_user_thread(callback)
+        engine.delivery.run_in_user_thread(callback)
     broker.produce(TOPIC, [b"0"])
     reader.busy = False
     broker.produce(TOPIC, [b"x" * 100_000])  # the slow path is needed
@@ -278,7 +280,7 @@ def test_a_signals_handler_interrupts_the_wait(broker: MemoryBroker, make: Calla
         raise Interrupted
 
     def send() -> None:
-        until(lambda: state(consumer).sitting)
+        until(lambda: state(consumer).assignment.sitting)
         broker.produce(TOPIC, [b"0"])
         until(lambda: receives(consumer))
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
@@ -318,7 +320,7 @@ def test_a_signals_handler_uses_the_consumer_that_waits(
         broker.produce(TOPIC, [b"2"], partition=0)
 
     def send() -> None:
-        until(lambda: state(consumer).sitting)
+        until(lambda: state(consumer).assignment.sitting)
         broker.produce(TOPIC, [b"0"], partition=0)
         until(lambda: receives(consumer))
         rounds = wires(consumer)[0].rounds
@@ -351,7 +353,7 @@ def test_a_message_comes_while_another_thread_looks_at_the_positions(broker: Mem
 def test_what_is_finished_is_committed_and_nothing_else(broker: MemoryBroker, make: Callable[..., Any]) -> None:
     consumer = make(ManagedBalancedConsumer, "group", auto_commit_enable=True, auto_commit_interval_ms=100)
     reader = Reader(consumer)
-    until(lambda: state(consumer).sitting)
+    until(lambda: state(consumer).assignment.sitting)
     for number in range(10):
         broker.produce(TOPIC, [b"%d" % number], partition=0)
         until(lambda number=number: len(reader.seen) == number + 1)  # type: ignore[misc]

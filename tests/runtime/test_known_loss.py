@@ -10,7 +10,7 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer
 from managedconsumer import errors as err
-from managedconsumer.runtime.engine.engine import Engine
+from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 
@@ -30,14 +30,14 @@ class Slow:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.knows = threading.Event()
         self.released = threading.Event()
-        fence = Engine.fence
+        fence = Assignment.fence
 
-        def slowly(engine: Engine, tps: Collection[TopicPartition]) -> None:
+        def slowly(assignment: Assignment, tps: Collection[TopicPartition]) -> None:
             self.knows.set()
             self.released.wait(0.3)
-            fence(engine, tps)
+            fence(assignment, tps)
 
-        monkeypatch.setattr(Engine, "fence", slowly)
+        monkeypatch.setattr(Assignment, "fence", slowly)
 
 
 @pytest.fixture

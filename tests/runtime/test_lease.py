@@ -22,8 +22,8 @@ def test_an_interruption_at_that_moment_leaves_a_member_that_joins_again(
     """A handler of a signal raises in the thread that consumes, and the program goes on."""
     with member(broker, protocol, session_timeout_ms=300) as consumer:
         assert until(consumer.consume, LONG).offset == 0
-        engine, interrupted = consumer._session.engine, []
-        fence = engine.fence
+        assignment, interrupted = consumer._session.engine.assignment, []
+        fence = assignment.fence
 
         def fence_or_not(tps: Any) -> None:
             if threading.current_thread() is threading.main_thread() and not interrupted:
@@ -31,7 +31,7 @@ def test_an_interruption_at_that_moment_leaves_a_member_that_joins_again(
                 raise KeyboardInterrupt
             fence(tps)
 
-        monkeypatch.setattr(engine, "fence", fence_or_not)
+        monkeypatch.setattr(assignment, "fence", fence_or_not)
         with consumer._member._lock:
             stand_still(consumer)
             with suppress(KeyboardInterrupt):
@@ -52,7 +52,7 @@ def test_what_comes_during_a_join_may_be_handed_out_as_long_as_the_session_that_
             with other._member._lock:  # the join waits for it
                 starting.start()
                 until(lambda: consumer._member.machine.session_end() == float("inf"), LONG)
-                before = consumer._session.engine.hand_out_until()
+                before = consumer._session.engine.delivery.hand_out_until()
                 assert consumer.consume() is not None
             until(lambda: consumer._member.machine.session_end() != float("inf"), LONG)
             assert before <= consumer._member.machine.session_end()

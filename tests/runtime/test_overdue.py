@@ -178,7 +178,7 @@ def test_a_thread_that_receives_for_itself_gives_up_a_silent_connection(broker: 
         thread = threading.Thread(target=lambda: seen.extend(consumer.consume().value for _ in range(5)), daemon=True)
         thread.start()
         for number in range(4):  # small answers that find a thread that waits: it receives the next ones itself
-            until(lambda: engine.sitting or engine.inline.inside)
+            until(lambda: engine.assignment.sitting or engine.inline.inside)
             broker.produce(TOPIC, [b"%d" % number], partition=0)
             until(lambda number=number: len(seen) > number)  # type: ignore[misc]
         until(lambda: engine.inline.wires and engine.inline.inside)

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from managedconsumer.runtime.engine import state
+from managedconsumer.runtime.engine import life
 from managedconsumer.runtime.waiting import greenlets, handlers
 from managedconsumer.runtime.waiting.reentry import in_our_work
 from managedconsumer.wire.records import _lane_py
@@ -26,7 +26,7 @@ def _handler_of_a_signal() -> bool:
 
 
 def test_a_call_that_interrupts_the_engine_is_in_our_work() -> None:
-    assert _in(state, _handler_of_a_signal)
+    assert _in(life, _handler_of_a_signal)
 
 
 @pytest.mark.parametrize("module", [handlers, greenlets, _lane_py], ids=lambda module: module.__name__)

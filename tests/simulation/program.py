@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Collection
 
 from managedconsumer import codes
 from managedconsumer import errors as err
-from managedconsumer.consumers.life import GroupLife
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.structs import TopicPartition
 from tests.simulation.handler import VirtualHandler
@@ -76,7 +75,7 @@ class Program(Watched):
         )
         if plan.protocol == "auto":
             consumer.begin_with_kip_848()
-        consumer.watch_lives(self._new_life)
+        consumer.watch_lives(self.watch_owner)
         return consumer
 
     def _client(self) -> SimulatedCluster:
@@ -87,9 +86,6 @@ class Program(Watched):
             self._beside.shared.quiet_after = 0.5
             self._beside.join()
         return client
-
-    def _new_life(self, life: GroupLife) -> None:
-        self.watch_owner(life.owner)
 
     def _main(self) -> None:
         self.consumer = consumer = self._make()

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Callable, Collection, Iterable, Iterator
 
-from managedconsumer.consumers.reading import ReadingAPI
+from managedconsumer.consumers.api import ConsumerAPI
 from managedconsumer.fetch import buffer, collect
 from managedconsumer.fetch import plan as fetch_plan
 from managedconsumer.garbage import no_collection
@@ -229,7 +229,7 @@ def _use_decoder(twin: bool) -> Callable[[], None]:
     module = records.load("python" if twin else records.__impl__)
     chosen: list[tuple[Any, str, Any]] = [(where, name, getattr(module, name)) for where, name in _DECODERS]
     # Each FastPath takes from the Lane of its own module.
-    chosen += [(ReadingAPI, name, getattr(module.FastPath, name)) for name in ("consume", "_open_lane")]
+    chosen += [(ConsumerAPI, name, getattr(module.FastPath, name)) for name in ("consume", "_open_lane")]
     before = [(where, name, getattr(where, name)) for where, name, _ in chosen]
     for where, name, value in chosen:
         setattr(where, name, value)

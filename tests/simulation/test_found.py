@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator
 
 import pytest
 
-from managedconsumer.consumers.life import GroupLives, _work
+from managedconsumer.consumers.lives import GroupLives, _work
 from managedconsumer.coordinator.committing import RetryPolicy
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import FetchCollector
@@ -17,7 +17,7 @@ from managedconsumer.logs import LogFields
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.runtime.cluster.offsets import OffsetClient
-from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.callbacks import ListenerCalls, UserTask
 from managedconsumer.runtime.engine.commits.committer import Committer
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
@@ -73,15 +73,13 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
         commits=handler.Condition(shared),
         offsets=OffsetClient(cluster, link, "g", 0),
         subscription=subscription,
-        leave_dead_owners=lambda: None,
         collector=SimpleNamespace(
             in_flight=InFlight(), lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
         ),
         group_id="g",
         log_fields=LogFields("g"),
-        caller=lambda: 0,
-        closing=False,
-        stopping=False,
+        delivery=SimpleNamespace(caller=lambda: 0, leave_dead_owners=lambda: None),
+        life=SimpleNamespace(closed=False, running=True, stop_wanted=False),
     )
     committer = Committer(engine)
     newer: list[Any] = []
@@ -90,7 +88,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
         assert committer.commit_finished(10.0, "interval")
         newer[0].result(5000)
     finally:
-        engine.closing = True
+        engine.life.closed = True
         committer.join(5)
     assert coordinator.sent == [2, 2, 4]  # and not 2 again
     assert (state.committed, state.finished) == (4, 4)
@@ -162,12 +160,12 @@ def test_nobody_waits_for_a_callback_that_a_stop_has_forgotten() -> None:
     engine: Any = SimpleNamespace(
         log_fields=LogFields("g"),
         handler=ThreadingHandler(),
-        closing=False,
-        stopping=True,
-        error=None,
-        run_in_user_thread=lambda _task: None,
-        run_first_in_user_thread=lambda _task: None,
-        cancel_task=lambda _task: False,  # it is not in the queue any more
+        life=SimpleNamespace(running=False, error=None),
+        delivery=SimpleNamespace(
+            run_in_user_thread=lambda _task: None,
+            run_first_in_user_thread=lambda _task: None,
+            cancel_task=lambda _task: False,  # it is not in the queue any more
+        ),
     )
     calls = ListenerCalls(SimpleNamespace(on_partitions_lost=pytest.fail), engine, 60_000)
     assert not calls.call("on_partitions_lost", [TP], lambda: True, pytest.fail, for_ever=True)
@@ -177,13 +175,13 @@ def test_nobody_waits_for_a_callback_that_a_stop_has_forgotten() -> None:
 
 
 def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
-    part: Any = AssignmentPart.__new__(AssignmentPart)
+    part: Any = Assignment.__new__(Assignment)
     handler = ThreadingHandler()
     shared = handler.RLock()
     part.lock, part.not_full = handler.Condition(shared), handler.Condition(shared)
     part.subscription, part.buffer = SubscriptionState(), FetchBuffer(10, 1000)
     part.collector, part.partition_object = FetchCollector(part.buffer), lambda tp: tp
-    part.fetchers = SimpleNamespace(look_again=lambda: None)
+    part.look_again = lambda: None
     part.subscription.subscribe(topics=["t"])
     part.take_over([TP, OTHER], retain=True)
     part.hold([TP])
@@ -199,8 +197,9 @@ def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
 def lives(monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupLives]:
     """Those of a consumer that no error may end; what is running of them has no worker."""
     consumer = ManagedBalancedConsumer("t", "127.0.0.1:1", "g", auto_start=False)
-    monkeypatch.setattr(consumer._session.engine, "fail", pytest.fail)
-    monkeypatch.setattr(consumer._session.engine, "closing", False)
+    life = consumer._session.engine.life
+    monkeypatch.setattr(life, "fail", pytest.fail)
+    life.begin()
     yield consumer._lives
     consumer._lives.current = None
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Callable, Collection
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.consumers.life import GroupLife
-from managedconsumer.consumers.owner import GroupOwner
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.listeners import ConsumerRebalanceListener
@@ -223,7 +222,7 @@ class Watched:
 
     # -- observation ----------------------------------------------------------------------------------
 
-    def watch_owner(self, owner: GroupOwner) -> None:
+    def watch_owner(self, owner: GroupLife) -> None:
         """Learn when the member knows of a loss, and when it takes a new share over."""
         fence, take_over = owner.fence, owner.take_over
 
@@ -347,7 +346,7 @@ class Watched:
             with engine.lock:
                 mine = [tp for tp, state in self.paused.items() if engine.subscription.assignment.get(tp) is state]
                 self.paused.clear()
-                if mine and not engine.closing:
+                if mine and not engine.life.closed:
                     consumer.resume(*mine)
                     self.note(f"resumed {names(mine)}")
         except err.KafkaException as error:

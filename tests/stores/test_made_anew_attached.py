@@ -145,7 +145,7 @@ def anew_and_noticed(broker: MemoryBroker, consumer: Any) -> None:
     engine = consumer._session.engine
     before = {tp: queue.topic_id for tp, queue in engine.buffer.queues.items()}
     make_anew(broker, NEW)
-    engine.refresh_metadata()
+    engine.assignment.refresh_metadata()
     until(lambda: all(queue.topic_id not in (None, before[tp]) for tp, queue in engine.buffer.queues.items()), 60)
 
 
@@ -275,9 +275,9 @@ def test_a_topic_that_was_gone_for_a_while(
         store.attach(consumer)
         store_until(consumer, store, database, list(range(COUNT)))
         broker.delete_topic("orders")
-        consumer._session.engine.refresh_metadata()
+        consumer._session.engine.assignment.refresh_metadata()
         until(lambda: not consumer.consume_batch(7, 20) and not consumer.partitions, 60)
         broker.create_topic("orders", 2)
         broker.produce("orders", [b"%d" % n for n in NEW])
-        consumer._session.engine.refresh_metadata()
+        consumer._session.engine.assignment.refresh_metadata()
         store_until(consumer, store, database, ALL)

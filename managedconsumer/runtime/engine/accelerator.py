@@ -16,10 +16,7 @@ _said = False
 
 
 def inline_fetch(handler: Handler) -> Any:
-    """A new ``_inline.InlineFetch``; None where a consuming thread does not receive by itself.
-
-    That is so without the accelerator, under gevent, in a simulation, and on a system without ``poll()``.
-    """
+    """Return a new ``_inline.InlineFetch``; None without accelerator, native threads, real time or ``poll()``."""
     if records.__impl__ != "cython" or not conditions.AVAILABLE or not handler.real or not handler.native:
         return None
     try:

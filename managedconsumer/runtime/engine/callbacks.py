@@ -215,20 +215,20 @@ class ListenerCalls:
             on_begin,
             _where(method, tps),
             engine.log_fields,
-            engine.run_first_in_user_thread,
+            engine.delivery.run_first_in_user_thread,
         )
-        engine.run_in_user_thread(task)
+        engine.delivery.run_in_user_thread(task)
         deadline = Deadline(engine.handler.now(), None if for_ever else self._patience)
         while not task.done.wait(_SLICE):
             late = deadline.expired(engine.handler.now())
-            over = engine.closing or engine.stopping or engine.error is not None or not valid()
+            over = not engine.life.running or engine.life.error is not None or not valid()
             # Once it has started, there is no limit for the user's code; heartbeats continue.
             if over:
                 task.taken_back = True
                 # Not waiting and not started: a stop has emptied the queue.
-                if engine.cancel_task(task) or not task.started:
+                if engine.delivery.cancel_task(task) or not task.started:
                     return False
-            elif late and engine.cancel_task(task):
+            elif late and engine.delivery.cancel_task(task):
                 raise CallbackNotDelivered(
                     f"no thread called consume() within rebalance_timeout_ms={int(self._patience * 1000)} "
                     f"to run {method}"
@@ -239,7 +239,7 @@ class ListenerCalls:
         """Call ``method(tps)`` in this thread (a coroutine on the loop that consumes, if one does); raises like it."""
         if self._listener is None:
             return
-        loop = self._engine.loop
+        loop = self._engine.delivery.loop
         task = UserTask(
             self._bound(method, tps),
             self._engine.handler,

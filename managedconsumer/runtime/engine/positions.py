@@ -8,8 +8,9 @@ from typing import Any, Callable, Mapping
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.cluster.offsets import OffsetClient
-from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.fetching.fetch_pool import LONGEST_PAUSE
+from managedconsumer.runtime.engine.assignment import Assignment
+from managedconsumer.runtime.engine.fetching.fetch_pool import LONGEST_PAUSE, FetchPool
+from managedconsumer.runtime.engine.life import Ending
 from managedconsumer.runtime.engine.troubles import METADATA, POSITIONS
 from managedconsumer.structs import TopicPartition
 
@@ -26,17 +27,16 @@ class PositionWorker:
 
     def __init__(
         self,
-        engine: AssignmentPart,
+        engine: Assignment,
         offsets: OffsetClient,
+        fetchers: FetchPool,
         close: Callable[[float], None],
         sample: Callable[[], None],
     ) -> None:
-        """``close`` ends the engine of a consumer that was deleted without ``stop()``, within so many seconds.
-
-        ``sample`` notes the progress of the partitions.
-        """
+        """``close`` ends the engine of a deleted consumer, within so many seconds; ``sample`` notes the progress."""
         self._engine = engine
         self._offsets = offsets
+        self._fetchers = fetchers
         self._close = close
         self._sample = sample
         self._worker: Any = None
@@ -63,7 +63,7 @@ class PositionWorker:
 
     def is_due(self, now: float) -> bool:
         """True when the worker has to run again; no lock."""
-        news = self._engine.closing or self._engine.cluster.snapshot is not self._seen
+        news = self._engine.life.closed or self._engine.cluster.snapshot is not self._seen
         # Check partitions with messages in flight now and then: they may be stuck.
         return self._resting and (news or bool(self._engine.collector.in_flight) or now >= self._rest_until)
 
@@ -71,8 +71,8 @@ class PositionWorker:
         """True: this worker ends, and a new one starts within so many seconds, or when there is work."""
         engine = self._engine
         with engine.lock:
-            if engine.fetchers.quiet_fetches and not (
-                engine.closing or engine.collector.in_flight or self._wake.is_set()
+            if self._fetchers.quiet_fetches and not (
+                engine.life.closed or engine.collector.in_flight or self._wake.is_set()
             ):
                 self._rest_until = engine.handler.now() + seconds
                 self._resting = True
@@ -89,10 +89,7 @@ class PositionWorker:
             self._worker.join(timeout)
 
     def resolve(self, timeout: float, interrupted: Callable[[], bool] = lambda: False) -> None:
-        """Look up positions for every partition that waits for a reset. Leave unreachable leaders for later.
-
-        ``interrupted`` ends the wait: later responses count as well.
-        """
+        """Look up positions for pending resets, until ``interrupted()``; late responses count as well."""
         engine = self._engine
         with engine.lock:
             waiting = {
@@ -115,24 +112,22 @@ class PositionWorker:
                         # The epoch of the log's start is not that of the records before the position.
                         log.info("%s-%d: starting at offset %d", *tp, answer.offset, extra=engine.log_fields(tp))
                         engine.collector.go_on(engine.buffer.queues[tp], max(0, answer.offset))
-                engine.fetchers.ensure_workers()
-                engine.lock.notify_all()
-                engine.not_full.notify_all()
+                engine.wake_all()
 
         answers = self._offsets.list_offsets(
-            wanted, timeout, lambda: engine.closing or interrupted(), use=use, slowest=_SLOWEST_ANSWER
+            wanted, timeout, lambda: engine.life.closed or interrupted(), use=use, slowest=_SLOWEST_ANSWER
         )
         for tp, answer in answers.items():
             if not (answer.may_change and interrupted()):
                 self._trouble(tp, answer)
 
     def _trouble(self, tp: TopicPartition, answer: OffsetAnswer) -> None:
-        if self._engine.closing or answer.error is None:
+        if self._engine.life.closed or answer.error is None:
             return
         if answer.may_change:
             self._engine.troubles.note(POSITIONS, f"{tp.topic}-{tp.partition}: no offset yet: {answer.error}")
         else:
-            self._engine.fail(answer.error)
+            self._engine.life.fail(answer.error)
 
     def _pending(self) -> bool:
         engine = self._engine
@@ -150,7 +145,7 @@ class PositionWorker:
     def _run(self) -> None:
         engine, now = self._engine, self._engine.handler.now
         try:
-            while not engine.closing:
+            while not engine.life.closed:
                 self._wake.clear()
                 # New resets do not wait for a slow leader: the next round is for both.
                 self.resolve(_ROUND, self._wake.is_set)
@@ -177,6 +172,7 @@ class PositionWorker:
                     pause = min(5.0, young)
                 self._wake.wait(pause)
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
-            engine.fail(error)
-        if engine.abandoned:  # deleted without stop(): the garbage collector must not wait for sockets and workers
+            engine.life.fail(error)
+        # Deleted without stop(): the garbage collector must not wait for sockets and workers.
+        if Ending.ABANDONED in engine.life.endings:
             self._close(2.0)

@@ -13,7 +13,7 @@ from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.progress import Oldest, PartitionProgress, PartitionSample, Track, oldest_of
 from managedconsumer.fetch.stuck import MOVES, STANDS
 from managedconsumer.partition_state import TopicPartitionState
-from managedconsumer.runtime.engine.state import EngineState
+from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class SampledPartition:
 class ProgressTracker:
     """Thread-safe. Keeps the history of assigned partitions only."""
 
-    def __init__(self, engine: EngineState) -> None:
+    def __init__(self, engine: Assignment) -> None:
         """``engine``: each call takes its lock for a short time, to copy numbers."""
         self._engine = engine
         self._tracks: dict[TopicPartition, tuple[TopicPartitionState, Track]] = {}

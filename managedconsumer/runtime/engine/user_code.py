@@ -13,10 +13,7 @@ _SHOWN = 5
 
 
 def blame(error: BaseException, where: str, fields: Mapping[str, Any] | None = None) -> None:
-    """Name the place where the user's code raised ``error``, in a note (Python 3.11 and newer) and in the log.
-
-    ``fields``: the fields of the log line.
-    """
+    """Name the place where the user's code raised ``error``, in a note (Python 3.11) and in the log."""
     if hasattr(error, "add_note") and where not in getattr(error, "__notes__", ()):
         error.add_note(where)
     log.warning("%s: %s: %s", where, type(error).__name__, error, extra=fields)

@@ -35,7 +35,7 @@ class ProcessingWatchdog:
 
     def _progress(self) -> tuple[int, int]:
         engine = self._engine
-        return engine.visits, engine.collector.lane.count
+        return engine.delivery.visits, engine.collector.lane.count
 
     def check(self, member: GroupMember) -> bool:
         """True while the member has to stay out of the group, until the user asks for messages."""

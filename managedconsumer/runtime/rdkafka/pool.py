@@ -19,7 +19,7 @@ from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.leader import LeaderFetch
-from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.fetching.fetch_pool import FetchPool
 from managedconsumer.runtime.engine.fetching.fetcher import Fetcher
 from managedconsumer.runtime.engine.troubles import FETCH
@@ -53,7 +53,7 @@ class _Step:
 class RdkafkaPool(FetchPool):
     """Replaces :class:`FetchPool`; ``engine.lock`` guards the state of both."""
 
-    def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits) -> None:
+    def __init__(self, engine: Assignment, limits: fp.FetchLimits) -> None:
         """Raises MissingPackageError, and ConfigurationError for security settings that librdkafka cannot have."""
         super().__init__(engine, limits, 1)
         self._package = config.load()
@@ -63,10 +63,8 @@ class RdkafkaPool(FetchPool):
     def ensure_workers(self) -> None:
         """Start the worker if there is something to read; the engine's lock is held."""
         engine = self._engine
-        if not engine.closing and engine.buffer.queues and _KEY not in self._workers:
+        if not engine.life.closed and engine.buffer.queues and _KEY not in self._workers:
             self._workers[_KEY] = engine.handler.spawn("fetcher-rdkafka", self._work)
-
-    # -- the worker -----------------------------------------------------------------------------------
 
     def _work(self) -> None:
         engine = self._engine
@@ -86,7 +84,7 @@ class RdkafkaPool(FetchPool):
                         reader = None
                     self._rest(error, backoff)
         except BaseException as error:  # a worker's death must reach the user
-            engine.fail(error)
+            engine.life.fail(error)
         finally:
             engine.troubles.over(_TROUBLE)
             if reader is not None:
@@ -105,7 +103,7 @@ class RdkafkaPool(FetchPool):
         engine = self._engine
         with engine.lock:
             idle_since = engine.handler.now()
-            while not engine.closing:
+            while not engine.life.closed:
                 now = engine.handler.now()
                 snapshot = engine.cluster.snapshot
                 for queue in engine.buffer:
@@ -119,7 +117,7 @@ class RdkafkaPool(FetchPool):
                 resting = [queue.retry_at - now for queue in engine.buffer if queue.retry_at > now]
                 engine.not_full.wait(min([_LONGEST_NAP, *resting]))
             worker = self._workers.pop(_KEY, None)
-            if worker is not None and engine.closing:
+            if worker is not None and engine.life.closed:
                 self._retired.append(worker)
         return None
 
@@ -151,8 +149,6 @@ class RdkafkaPool(FetchPool):
             and now >= queue.retry_at
             and not (state.held and queue.records >= self._engine.buffer.max_messages)
         )
-
-    # -- messages -------------------------------------------------------------------------------------
 
     def _deliver_lot(self, reader: Reader, lot: list[Any]) -> None:
         engine = self._engine
@@ -191,8 +187,6 @@ class RdkafkaPool(FetchPool):
             self._engine.buffer.accept(queue, reading.version, cast("RecordChunk", chunk))
             reading.next_offset = chunk.next_fetch_offset
 
-    # -- errors ---------------------------------------------------------------------------------------
-
     def _take_error(self, reading: Reading, error: Any) -> bool:
         """Handle an error of one partition, lock held; True when we have to fetch it ourselves."""
         engine, queue, codes = self._engine, reading.queue, self._package.KafkaError
@@ -204,7 +198,7 @@ class RdkafkaPool(FetchPool):
         text = f"fetching {queue.tp.topic}-{queue.tp.partition}: {error.str()}"
         ours = err.error_for_code(code, text) if code > 0 else None
         if error.fatal() or (ours is not None and not (ours.retriable or ours.refresh_metadata)):
-            engine.fail(ours or err.RdKafkaException(text))
+            engine.life.fail(ours or err.RdKafkaException(text))
         else:
             self._note(text)
         return False
@@ -214,10 +208,7 @@ class RdkafkaPool(FetchPool):
         self._engine.troubles.note(_TROUBLE, text)
 
     def _hear_errors(self, reader: Reader, alive: bool) -> bool:
-        """Handle other errors: librdkafka reconnects by itself; a refused login ends the consumer.
-
-        Returns True when a response was too large to receive.
-        """
+        """Handle other errors (a refused login ends the consumer); True when a response was too large to receive."""
         engine, codes, too_large = self._engine, self._package.KafkaError, False
         if engine.troubles.met(_TROUBLE) and (alive or engine.handler.now() - self._troubled_at > _TROUBLE_AGE):
             engine.troubles.over(_TROUBLE)
@@ -230,9 +221,9 @@ class RdkafkaPool(FetchPool):
                 too_large = True
                 continue
             if code == codes._AUTHENTICATION and engine.cluster.settings.security.sasl_oauth_token is None:
-                engine.fail(err.SaslAuthenticationError(f"librdkafka could not log in: {error.str()}"))
+                engine.life.fail(err.SaslAuthenticationError(f"librdkafka could not log in: {error.str()}"))
             elif error.fatal():
-                engine.fail(err.RdKafkaException(f"librdkafka has given up: {error.str()}"))
+                engine.life.fail(err.RdKafkaException(f"librdkafka has given up: {error.str()}"))
             else:
                 self._note(f"fetching failed: {error.str()}")
         return too_large
@@ -245,7 +236,7 @@ class RdkafkaPool(FetchPool):
             raise err.RdKafkaException(f"librdkafka has given up: {text_of(error)}") from error
         self._note(f"fetching failed: {text_of(error)}")
         with engine.lock:
-            if not engine.closing:
+            if not engine.life.closed:
                 engine.not_full.wait(backoff.fail(engine.handler.now()))
 
     def _read_ourselves(self, queue: PartitionQueue) -> None:

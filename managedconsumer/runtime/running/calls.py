@@ -13,15 +13,12 @@ from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
 
-#: See :meth:`managedconsumer.consumers.running.RunningAPI.keep_order`.
+#: See :meth:`managedconsumer.consumers.api.ConsumerAPI.keep_order`.
 MovedOn = Callable[[BaseException, Sequence[Any]], bool]
 
 
 class Calls(NamedTuple):
-    """The user's code: handler, ``on_dead`` or None, ``deserialize(message)`` (False: skip the message).
-
-    ``fields``: the fields of a log line about a partition.
-    """
+    """The user's code, and the ``fields`` of a log line. ``deserialize`` returns False to skip the message."""
 
     handler: Callable[[Any], Any]
     on_dead: Callable[[Any, BaseException], Any] | None
@@ -41,10 +38,7 @@ class Calls(NamedTuple):
             raise
 
     def of_message(self, error: BaseException) -> bool:
-        """True if the handler's exception is a failure of its message; otherwise the run ends with it.
-
-        A CancelledError is a failure of the message: a task that the handler waited for was cancelled.
-        """
+        """True if the handler's error (also a CancelledError) is a failure of its message; else the run ends."""
         if isinstance(error, UnusedResultError):
             return False
         if isinstance(error, Exception) or (self.retry is not None and isinstance(error, self.retry.on)):

@@ -10,22 +10,26 @@ the run sees all finished messages at any moment (:meth:`Run.collect`), not only
 
 from __future__ import annotations
 
+import logging
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
 
 from managedconsumer import errors as err
+from managedconsumer.fetch.in_flight import RUN_OWNER
 from managedconsumer.processing import offset_map
-from managedconsumer.processing.key_queues import KeyQueue
+from managedconsumer.processing.key_queues import KeyQueue, PartitionWork
+from managedconsumer.processing.offset_map import OffsetMap
 from managedconsumer.processing.values import Plan
 from managedconsumer.processing.work import Work
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.results import UnusedResultError
-from managedconsumer.runtime.running import maps
 from managedconsumer.runtime.running.calls import Calls, place_of
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 if TYPE_CHECKING:
     from managedconsumer.runtime.engine.engine import Engine
+
+log = logging.getLogger(__name__)
 
 # A block takes about this long (seconds), and has at most so many messages.
 _BLOCK_S, _LARGEST_BLOCK = 0.001, 128
@@ -48,10 +52,7 @@ _WEIGHT = 0.2
 
 
 class Run:
-    """One ``run()``.
-
-    Implements :class:`managedconsumer.fetch.in_flight.RunState`; the engine's lock guards everything.
-    """
+    """One ``run()``; a :class:`managedconsumer.fetch.in_flight.RunState`. The engine's lock guards everything."""
 
     def __init__(self, engine: Engine, plan: Plan, calls: Calls, workers: int) -> None:
         self.engine = engine
@@ -121,7 +122,7 @@ class Run:
             for tp, lot in lots:
                 part = work.parts.get(tp)
                 if part is None:
-                    part = work.open(tp, states[tp], maps.finished_before(self.engine, tp, states[tp]))
+                    part = work.open(tp, states[tp], self._finished_before(tp, states[tp]))
                 if part.skip is not None:
                     part.believe(states[tp].newer_than(part.skip.epoch))
                 work.offer(part, lot, now)
@@ -137,13 +138,44 @@ class Run:
         self._turn()
         return True
 
+    def _finished_before(self, tp: TopicPartition, state: Any) -> OffsetMap | None:
+        """Return the map of finished messages in the commit at which the assignment began, if the log is the same."""
+        if state.found_map is None:
+            return None
+        base, text = state.found_map
+        known, info = offset_map.decode(text, base), self.engine.cluster.snapshot.partition(tp)
+        if known is None:
+            problem = (
+                "is not one of this commit (a tool has moved the offset, or managedconsumer 0.2.0 has written it): it "
+                "does not count, they are handed out again"
+            )
+        elif known.of_log(self._log_of(tp), -1 if info is None else info.leader_epoch, state.highwater):
+            return known
+        else:
+            problem = "is of another log (the topic was made anew, or its log was cut): it does not count"
+        text = "%s-%d: the map of finished messages beside the committed offset %d %s"
+        log.warning(text, *tp, base, problem, extra=self.engine.log_fields(tp))
+        return None
+
+    def _log_of(self, tp: TopicPartition) -> bytes:
+        """Return the id of the log of the partition's messages; empty: unknown."""
+        queue = self.engine.buffer.queues.get(tp)
+        return b"" if queue is None else offset_map.log_id(queue.topic_id, tp.partition)
+
+    def _map_of(self, part: PartitionWork, state: Any, room: int) -> str:
+        """Return a map for a commit; empty while another thread has a message of the partition in flight."""
+        queue = self.engine.buffer.queues.get(part.tp)
+        if queue is None or self.engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:
+            return ""
+        return part.text(state.finished, room, state.epoch_before(part.top), self._log_of(part.tp))
+
     def _turn(self) -> None:
         """Suspend or resume fetching of some partitions."""
         work = self.work
         if work.turned:
             parts = {tp: work.parts.get(tp) for tp in work.turned}
             work.turned.clear()
-            self.engine.set_full({tp: part is not None and part.full for tp, part in parts.items()})
+            self.engine.assignment.set_full({tp: part is not None and part.full for tp, part in parts.items()})
             self._dry = False
 
     # -- to the workers -----------------------------------------------------------------------------------
@@ -169,13 +201,13 @@ class Run:
     def claim(self, slot: WorkerSlot, who: int) -> bool:
         """Give ``slot`` its next block; False: there is none at present. The lock is held."""
         work, now = self.work, self.engine.handler.now()
-        slot.until = self.engine.hand_out_until()
+        slot.until = self.engine.delivery.hand_out_until()
         if work.ending or now > slot.until:
             return False
         ready = work.ready
         if 2 * ready < self._low and (not ready or now >= self._look_at or self._has_capacity()):
             try:
-                self.engine.take_in_passing(self._take_lot, who)
+                self.engine.delivery.take_in_passing(self._take_lot, who)
             except err.KafkaException:
                 self.engine.lock.notify_all()  # the thread that called run() raises it again
         block = self._block
@@ -248,7 +280,7 @@ class Run:
         slot.current = None
         if work.turned:
             self._turn()
-        if engine.draining or work.ending:
+        if engine.delivery.draining or work.ending:
             engine.lock.notify_all()
 
     def collect(self, slots: Sequence[WorkerSlot] | None = None) -> None:
@@ -359,10 +391,7 @@ class Run:
         self.wake_workers()
 
     def finished(self, metadata: str, limit: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the finished offsets that are not committed yet, with their maps; the lock is held.
-
-        A map and ``metadata`` have ``limit`` characters together.
-        """
+        """Return finished offsets to commit, with ``metadata`` and maps in ``limit`` characters; the lock is held."""
         self.settle()
         room = self.work.map_room = offset_map.room_for_map(metadata, limit)
         found = {}
@@ -371,7 +400,7 @@ class Run:
                 continue
             part = self.work.parts.get(tp)
             if part is not None:
-                text = maps.text_for(self.engine, part, state, room)
+                text = self._map_of(part, state, room)
             else:
                 text = state.finished_map if state.finished == state.committed else ""
             if state.finished != state.committed or text != state.finished_map:

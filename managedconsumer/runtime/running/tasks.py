@@ -9,6 +9,7 @@ from managedconsumer.processing.key_queues import KeyQueue
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.waiting import thread_ids
+from managedconsumer.runtime.waiting.async_waiters import wake
 
 if TYPE_CHECKING:
     import asyncio
@@ -51,10 +52,10 @@ class TaskRun:
         run, engine = self._run, self._engine
         task = self._asyncio.current_task()
         who = engine.handler.ident() if task is None else thread_ids.of_task(task)
-        engine.consume_on(self._loop)
-        while not (run.work.ending or engine.ending or engine.stop_wanted):
+        engine.delivery.loop = self._loop
+        while not (run.work.ending or engine.life.end_wanted):
             try:
-                came, callback = self._attempt(who)
+                came, callback = engine.delivery.attempt_inside(run.take_in, who)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
                 continue
@@ -67,15 +68,6 @@ class TaskRun:
                 await engine.async_waiters.wait(_NAP)
             else:
                 await self._wait_for_capacity()
-
-    def _attempt(self, who: int) -> tuple[Any, Any]:
-        """Check for messages without waiting. A signal handler's ``stop()`` during this call follows after it."""
-        engine, me = self._engine, self._engine.handler.ident()
-        engine.inside.add(me)
-        try:
-            return engine.attempt(self._run.take_in, who)
-        finally:
-            engine.inside.discard(me)
 
     async def _wait_for_capacity(self) -> None:
         self._room.clear()
@@ -104,8 +96,6 @@ class TaskRun:
             task.cancel()
         if self._tasks:
             await self._asyncio.wait(self._tasks, timeout=_JOIN)
-
-    # -- a worker -----------------------------------------------------------------------------------------
 
     async def _work(self, slot: WorkerSlot) -> None:
         run, engine = self._run, self._engine
@@ -159,7 +149,7 @@ class TaskRun:
         return woken
 
     async def _wait(self, woken: asyncio.Future[None], seconds: float) -> None:
-        timer = self._loop.call_later(seconds, _wake, woken)
+        timer = self._loop.call_later(seconds, wake, woken)
         try:
             await woken
         finally:
@@ -176,10 +166,10 @@ class TaskRun:
         here = self._engine.handler.ident() == self._thread
         for future in woken:
             if here:
-                _wake(future)
+                wake(future)
             else:
                 try:
-                    self._loop.call_soon_threadsafe(_wake, future)
+                    self._loop.call_soon_threadsafe(wake, future)
                 except RuntimeError:
                     pass  # that loop has ended, and its tasks with it
 
@@ -253,8 +243,3 @@ class TaskRun:
                 run.fail_dead(message, problem)
                 return False
         return True
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

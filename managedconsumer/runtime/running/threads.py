@@ -38,9 +38,9 @@ class ThreadRun:
     def consume(self, look: Callable[[], None] = lambda: None) -> None:
         """Take messages until a stop is wanted; call ``look`` now and then. Raises the error that ends the consumer."""
         run, engine = self._run, self._engine
-        while not (run.work.ending or engine.ending or engine.stop_wanted):
+        while not (run.work.ending or engine.life.end_wanted):
             try:
-                engine.wait_for(run.take_in, _NAP)
+                engine.delivery.wait_for(run.take_in, _NAP)
             except err.CorruptRecordError as error:
                 self._decide_corrupt(error)
             look()
@@ -61,8 +61,6 @@ class ThreadRun:
         for worker in self._workers:
             worker.join(deadline.remaining(self._engine.handler.now()))
 
-    # -- a worker -----------------------------------------------------------------------------------------
-
     def _work(self, slot: WorkerSlot) -> None:
         run, engine = self._run, self._engine
         who, todo, through = engine.handler.ident(), slot.todo, slot.through
@@ -78,8 +76,8 @@ class ThreadRun:
                     slot.current = key_queue
                     one(key_queue, slot)
                     through.append(key_queue)
-                engine.give_turn()
-            engine.check_process()  # a handler has forked, and returns in the child, too
+                engine.delivery.give_turn()
+            engine.life.check_process()  # a handler has forked, and returns in the child, too
         except err.ForkedProcessError as error:
             if run.failure is None:  # once
                 run.failure = None, error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from managedconsumer.runtime.engine.consuming_part import ConsumingPart
+from managedconsumer.runtime.engine.delivery import Delivery
 
 if TYPE_CHECKING:
     import asyncio
@@ -17,7 +17,7 @@ _LONGEST_NAP = 0.5
 class AsyncWaiters:
     """The tasks of one consumer that wait for a message; ``engine.lock`` guards everything here."""
 
-    def __init__(self, engine: ConsumingPart) -> None:
+    def __init__(self, engine: Delivery) -> None:
         self._engine = engine
         self._waiting: dict[asyncio.Future[None], Any] = {}
         self._worker: Any = None
@@ -36,7 +36,7 @@ class AsyncWaiters:
                 self._worker = engine.handler.spawn("async-wait", self._work)
             else:
                 engine.lock.notify_all()
-        timer = loop.call_later(seconds, _wake, woken)
+        timer = loop.call_later(seconds, wake, woken)
         try:
             await woken
         finally:
@@ -51,7 +51,7 @@ class AsyncWaiters:
             with engine.lock:
                 if self._waiting and engine.has_news():
                     woken, self._waiting = self._waiting, {}
-                elif engine.closing or (idle and not self._waiting):
+                elif engine.life.closed or (idle and not self._waiting):
                     self._worker = None
                     return
                 else:
@@ -59,11 +59,12 @@ class AsyncWaiters:
                     continue
             for future, loop in woken.items():
                 try:
-                    loop.call_soon_threadsafe(_wake, future)
+                    loop.call_soon_threadsafe(wake, future)
                 except RuntimeError:
                     pass  # that loop has ended, and its tasks with it
 
 
-def _wake(future: asyncio.Future[None]) -> None:
+def wake(future: asyncio.Future[None]) -> None:
+    """End the wait for ``future``; call it on its loop."""
     if not future.done():
         future.set_result(None)

@@ -22,10 +22,7 @@ class GreenletYield:
         self._may_wait: set[int] = set()
 
     def between(self, leave: Callable[[], None], fn: Callable[..., T]) -> Callable[..., T]:
-        """Wrap ``fn``, which may take long: call ``leave`` before it when other greenlets have waited for a while.
-
-        ``leave`` sends the greenlet to :meth:`give_turn` for its next message.
-        """
+        """Wrap ``fn``, which may take long: it first calls ``leave`` when other greenlets have waited for a while."""
 
         def call(*args: Any) -> T:
             if self._turn.over():

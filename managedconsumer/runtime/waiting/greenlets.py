@@ -1,62 +1,14 @@
-"""A worker and a condition made of greenlets, and a pool of native threads for long calls.
-
-It is what gevent does not offer in the form that the handlers promise.
-"""
+"""A condition for greenlets, their turns, and a pool of native threads for long calls."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Final, Protocol, TypeVar
+from typing import Any, Callable, Final, TypeVar
 
 T = TypeVar("T")
 
 # How long (seconds) a greenlet may run before the others get a turn.
 _TURN: Final = 0.01
-
-
-class _Runnable(Protocol):
-    exception: BaseException | None
-
-    def __call__(self) -> None: ...
-
-
-class GreenWorker:
-    """A greenlet."""
-
-    __slots__ = ("_greenlet", "_name", "_run")
-
-    def __init__(self, name: str, run: _Runnable) -> None:
-        import gevent
-
-        self._name = name
-        self._run = run
-        self._greenlet: Any = gevent.Greenlet(run)
-        self._greenlet.name = name
-        self._greenlet.start()
-
-    @property
-    def name(self) -> str:
-        """``managedconsumer.<name>``."""
-        return self._name
-
-    @property
-    def exception(self) -> BaseException | None:
-        """The exception that ended the worker, or None."""
-        return self._run.exception
-
-    def join(self, timeout: float | None = None) -> None:
-        """Wait for the end; returns at once when called by the worker itself."""
-        import gevent
-
-        if self._greenlet is not gevent.getcurrent():
-            self._greenlet.join(timeout)
-
-    def is_alive(self) -> bool:
-        """True until the function has returned."""
-        return not self._greenlet.ready()
-
-    def __repr__(self) -> str:
-        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
 
 
 class GreenCondition:
@@ -156,10 +108,7 @@ class Turn:
 
 
 def in_pool(pool: Any, fn: Callable[..., T], args: tuple[Any, ...]) -> T:
-    """``fn(*args)`` in one of gevent's native threads.
-
-    An exception travels as a result: gevent prints the ones that leave a pool's function, with its arguments.
-    """
+    """Run ``fn(*args)`` in one of gevent's native threads, which would print exceptions: they travel as results."""
 
     def quiet() -> tuple[T | None, Exception | None]:
         try:

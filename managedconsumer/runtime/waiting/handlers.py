@@ -22,7 +22,7 @@ from typing import Any, Callable, TypeVar
 from managedconsumer.errors import MissingPackageError
 from managedconsumer.runtime.waiting import conditions, primitives, thread_ids
 from managedconsumer.runtime.waiting import greenlets as green
-from managedconsumer.runtime.waiting.greenlets import GreenCondition, GreenWorker
+from managedconsumer.runtime.waiting.greenlets import GreenCondition
 
 __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
 
@@ -42,33 +42,18 @@ class Handler(abc.ABC):
     Empty = queue.Empty
     Full = queue.Full
 
-    @abc.abstractmethod
-    def Event(self) -> primitives.Event:
-        """A new, unset event."""
-
-    @abc.abstractmethod
-    def Lock(self) -> primitives.Lock:
-        """A new mutex; not reentrant."""
-
-    @abc.abstractmethod
-    def RLock(self) -> primitives.Lock:
-        """A new mutex that its holder may acquire again."""
-
-    @abc.abstractmethod
-    def Condition(self, lock: Any = None) -> primitives.Condition:
-        """A new condition, around ``lock`` (made by this handler) or around a new RLock."""
+    #: The constructors of this handler's primitives. A Lock is not reentrant; a Condition is around the lock that it is
+    #: given, or around a new RLock; a Queue without a size has no bound.
+    Event: Callable[[], primitives.Event]
+    Lock: Callable[[], primitives.Lock]
+    RLock: Callable[[], primitives.Lock]
+    Condition: Callable[..., primitives.Condition]
+    Semaphore: Callable[..., primitives.Semaphore]
+    Queue: Callable[..., primitives.Queue]
 
     def WakingCondition(self, lock: Any, wake: Callable[[], object]) -> primitives.Condition:
         """A new condition around ``lock`` whose notifications also call ``wake``: for a thread that waits elsewhere."""
         raise NotImplementedError
-
-    @abc.abstractmethod
-    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
-        """A new semaphore with ``n`` units."""
-
-    @abc.abstractmethod
-    def Queue(self, maxsize: int = 0) -> primitives.Queue:
-        """A new queue; 0 means without bound."""
 
     @abc.abstractmethod
     def sleep(self, seconds: float = 0) -> None:
@@ -96,17 +81,10 @@ class Handler(abc.ABC):
 
     @abc.abstractmethod
     def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
-        """Run ``fn(*args)`` beside the caller, as ``managedconsumer.<name>``.
-
-        A worker never keeps the process alive.  An exception that leaves ``fn`` is logged and kept in
-        ``worker.exception``.
-        """
+        """Run ``fn(*args)`` as ``managedconsumer.<name>``; logs and keeps its exception, never the process."""
 
     def run_beside(self, name: str, seconds: float, fn: Callable[..., Any], *args: Any) -> None:
-        """Run ``fn(*args)`` in a worker, and wait for at most ``seconds``.
-
-        Python 3.12 starts no thread while the interpreter ends (in ``atexit`` functions): then ``fn`` runs here.
-        """
+        """Run ``fn(*args)`` in a worker for at most ``seconds``; here if Python starts no thread, as it ends (3.12)."""
         try:
             worker = self.spawn(name, fn, *args)
         except RuntimeError:
@@ -178,25 +156,36 @@ class _Run:
             del self._fn, self._args
 
 
-class _ThreadWorker:
-    """A daemon thread."""
+class _Worker:
+    """A thread or greenlet that runs ``run``; ``name`` is ``managedconsumer.<name>``."""
 
-    __slots__ = ("_run", "_thread")
+    __slots__ = ("_run", "name")
 
     def __init__(self, name: str, run: _Run) -> None:
-        self._run = run
-        self._thread = threading.Thread(target=run, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def name(self) -> str:
-        """``managedconsumer.<name>``."""
-        return self._thread.name
+        self.name, self._run = name, run
 
     @property
     def exception(self) -> BaseException | None:
         """The exception that ended the worker, or None."""
         return self._run.exception
+
+    def is_alive(self) -> bool:
+        """True until the function has returned."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
+
+
+class _ThreadWorker(_Worker):
+    """A daemon thread."""
+
+    __slots__ = ("_thread",)
+
+    def __init__(self, name: str, run: _Run) -> None:
+        super().__init__(name, run)
+        self._thread = threading.Thread(target=run, name=name, daemon=True)
+        self._thread.start()
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end; returns at once when called by the worker itself (a callback may stop its own consumer)."""
@@ -204,11 +193,31 @@ class _ThreadWorker:
             self._thread.join(timeout)
 
     def is_alive(self) -> bool:
-        """True until the function has returned."""
         return self._thread.is_alive()
 
-    def __repr__(self) -> str:
-        return f"<worker {self.name} {'running' if self.is_alive() else 'ended'}>"
+
+class _GreenWorker(_Worker):
+    """A greenlet."""
+
+    __slots__ = ("_greenlet",)
+
+    def __init__(self, name: str, run: _Run) -> None:
+        import gevent
+
+        super().__init__(name, run)
+        self._greenlet: Any = gevent.Greenlet(run)
+        self._greenlet.name = name
+        self._greenlet.start()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for the end; returns at once when called by the worker itself."""
+        import gevent
+
+        if self._greenlet is not gevent.getcurrent():
+            self._greenlet.join(timeout)
+
+    def is_alive(self) -> bool:
+        return not self._greenlet.ready()
 
 
 class ThreadingHandler(Handler):
@@ -300,32 +309,13 @@ class GEventHandler(Handler):
                 "(the extra 'managedconsumer[gevent]' brings it)"
             ) from error
 
-    def Event(self) -> primitives.Event:
-        from gevent.event import Event
-
-        event: primitives.Event = Event()
-        return event
-
-    def Lock(self) -> primitives.Lock:
-        from gevent.thread import allocate_lock
-
-        lock: primitives.Lock = allocate_lock()
-        return lock
-
-    def RLock(self) -> primitives.Lock:
-        from gevent.lock import RLock
-
-        lock: primitives.Lock = RLock()
-        return lock
+        self.Event = import_module("gevent.event").Event
+        self.Lock = import_module("gevent.thread").allocate_lock
+        locks = import_module("gevent.lock")
+        self.RLock, self.Semaphore = locks.RLock, locks.Semaphore
 
     def Condition(self, lock: Any = None) -> primitives.Condition:
         return GreenCondition(self.RLock() if lock is None else lock)
-
-    def Semaphore(self, n: int = 1) -> primitives.Semaphore:
-        from gevent.lock import Semaphore
-
-        semaphore: primitives.Semaphore = Semaphore(n)
-        return semaphore
 
     def Queue(self, maxsize: int = 0) -> primitives.Queue:
         from gevent.queue import Queue
@@ -340,7 +330,7 @@ class GEventHandler(Handler):
         gevent.sleep(seconds)
 
     def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
-        return GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
+        return _GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
 
     def ident(self) -> int:
         return thread_ids.of_greenlet()

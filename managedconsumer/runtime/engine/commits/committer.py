@@ -1,21 +1,21 @@
-"""Commits of a consumer: selects the offsets that may be committed, for calls and for the commit worker."""
+"""Commits of a consumer: selects the offsets that may be committed, and sends them in one worker, in order."""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.coordinator import committing
-from managedconsumer.coordinator.committing import Committing, Offsets, Result, RetryPolicy, Wanted
+from managedconsumer.coordinator.committing import INTERVAL, Committing, Offsets, Result, RetryPolicy, Wanted
 from managedconsumer.processing.offset_map import map_in
 from managedconsumer.runtime.cluster.offsets import COMMIT
-from managedconsumer.runtime.engine.commits.commit_worker import CommitWorker
 from managedconsumer.runtime.engine.commits.metadata import CommitMetadata, Followed
 from managedconsumer.runtime.engine.commits.pending import Explicit, Finished, Pending, give_up, stopped
-from managedconsumer.runtime.engine.state import Lease
+from managedconsumer.runtime.lease import Lease
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
 from managedconsumer.values import NamedTuple
@@ -29,8 +29,12 @@ log = logging.getLogger(__name__)
 _GRACE = 10.0
 # A missed wake-up can cost a waiting thread at most this much (seconds).
 _LONGEST_NAP = 1.0
-# A commit in a callback of stop() is granted at least this long (seconds).
+# A commit in a callback of stop() has at least this long (seconds).
 _LEAST_IN_STOP = 0.2
+# The worker checks this often (seconds) whether its consumer was deleted without stop().
+_SLICE = 5.0
+# The limit of an automatic commit is its interval (seconds), but within these bounds.
+_INTERVAL_PATIENCE, _INTERVAL_LEAST = 10.0, 1.0
 
 
 def _same(now: Any, then: Any) -> bool:
@@ -62,12 +66,21 @@ class Committer:
     covers the calling thread's messages in flight. No commit covers messages in flight of other threads.
 
     One worker sends all commits, one after the other, so older offsets never overtake newer ones, and a thread that
-    waits for a commit holds no lock. Explicit commits that wait in a row become one request.
+    waits for a commit holds no lock. Explicit commits that wait in a row become one request. The worker starts with the
+    first commit and ends when the engine closes.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._worker = CommitWorker(engine, self._work)
+        self._waiting: deque[Pending] = deque()
+        self._current: list[Pending] = []
+        self._worker: Any = None
+        self._thread: int | None = None
+        self._working = False
+        self._life = 0
+        self._interval = 0.0
+        # When (handler's clock) the next commit at an interval is due; None: no such commits.
+        self._due: float | None = None
         # A group's member commits nothing without a valid generation. (While the group is empty, Kafka accepts commits
         # without a generation from any client, also from a zombie.) None: this consumer is no member.
         self._member: MemberIdentity | None = None
@@ -84,7 +97,7 @@ class Committer:
         """Take finished offsets from ``run`` from now on, and commit them every ``seconds``. None: it has ended."""
         self._run = run
         if run is not None:
-            self._worker.start(seconds)
+            self._start(seconds)
 
     @property
     def automatic(self) -> bool:
@@ -104,7 +117,7 @@ class Committer:
         """Return the finished offsets that are not committed yet."""
         engine, metadata = self._engine, self._metadata()
         with engine.lock:
-            engine.leave_dead_owners()
+            engine.delivery.leave_dead_owners()
             if self._run is not None:
                 return self._run.finished(metadata, self._texts.limit)
             return engine.subscription.committable_offsets(metadata)
@@ -112,10 +125,10 @@ class Committer:
     def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all positions, with the calling thread's message in flight, without those of other threads."""
         engine, metadata = self._engine, self._metadata()
-        me = engine.caller()
+        me = engine.delivery.caller()
         result = {}
         with engine.lock:
-            engine.leave_dead_owners()
+            engine.delivery.leave_dead_owners()
             engine.collector.in_flight.settle_kept()
             for tp, state in engine.subscription.assignment.items():
                 if state.position is not None and state.finished is not None:
@@ -174,28 +187,18 @@ class Committer:
 
     # -- explicit commits -----------------------------------------------------------------------------
 
-    def commit(self, offsets: Offsets | None, retry_policy: RetryPolicy) -> None:
-        """Call :meth:`submit` and wait for it. Raises the error of :func:`committing.failure` when it failed."""
-        retry_policy = self.within_stop(retry_policy)
-        commit = self.submit(offsets, retry_policy)
-        self.wait_for(commit, retry_policy)
-        commit.result()
-
     def wait_for(self, commit: Pending, retry_policy: RetryPolicy) -> None:
-        """Wait until ``commit`` is done, or give it up when its time is over.
-
-        Returns early, with the commit still in flight, when a signal handler has called ``stop()``.
-        """
+        """Wait until ``commit`` is done or its time is over, or until a signal handler has called ``stop()``."""
         engine = self._engine
         longest = (
             None if retry_policy.seconds is None else retry_policy.seconds + (0.0 if retry_policy.strict else _GRACE)
         )
         deadline = Deadline(engine.handler.now(), longest)
         with engine.commits:
-            while not commit.done() and not engine.stop_wanted and not deadline.expired(engine.handler.now()):
+            while not commit.done() and not engine.life.stop_wanted and not deadline.expired(engine.handler.now()):
                 left = deadline.remaining(engine.handler.now())
                 engine.commits.wait(_LONGEST_NAP if left is None else min(left, _LONGEST_NAP))
-        if not engine.stop_wanted:
+        if not engine.life.stop_wanted:
             self.end_wait(commit)
 
     def end_wait(self, commit: Pending) -> None:
@@ -206,9 +209,9 @@ class Committer:
     def within_stop(self, retry_policy: RetryPolicy) -> RetryPolicy:
         """In a callback of ``stop()``: limit a commit to the rest of the stop's time."""
         engine = self._engine
-        if not engine.stopping:
+        if engine.life.running:
             return retry_policy
-        left = max(_LEAST_IN_STOP, engine.stop_by - engine.handler.now())
+        left = max(_LEAST_IN_STOP, engine.life.stop_by - engine.handler.now())
         seconds = left if retry_policy.seconds is None else min(left, retry_policy.seconds)
         return retry_policy._replace(seconds=seconds, strict=True)
 
@@ -220,9 +223,9 @@ class Committer:
         """
         engine = self._engine
         with engine.lock:
-            if engine.closing:  # messages in flight are forgotten
+            if engine.life.closed:  # messages in flight are forgotten
                 raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
-            who, in_flight = engine.caller(), engine.collector.in_flight
+            who, in_flight = engine.delivery.caller(), engine.collector.in_flight
             taken = engine.collector.taken_away(who)
             chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
@@ -234,17 +237,14 @@ class Committer:
                 engine.commits, engine.handler.now, chosen, states, errors, retry_policy, of_hand=of_hand, said=said
             )
             if chosen:
-                self._worker.append(commit)
+                self._append(commit)
             else:
                 commit.finish(None)
         return commit
 
     def _not_behind(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return ``offsets``, none of them behind a commit in flight of another thread's messages.
-
-        Revoked messages are not committed: the partition may have been assigned again, and is read again.
-        """
-        for commit in self._worker.under_way():
+        """Return ``offsets``, none behind a commit in flight of another thread; revoked messages do not count."""
+        for commit in (*self._current, *self._waiting):
             if isinstance(commit, Explicit) and commit.of_hand:
                 for tp, entry in commit.offsets.items():
                     same = self._engine.subscription.assignment.get(tp) is commit.states[tp]
@@ -310,7 +310,7 @@ class Committer:
             instance_id=instance_id,
         )
         return engine.offsets.carry_out(
-            decision, lambda seconds: self._worker.pause(batch, seconds), self._expelled, self._on_commit
+            decision, lambda seconds: self._pause(batch, seconds), self._expelled, self._on_commit
         )
 
     def _expelled(self, error: BaseException, generation: Generation) -> None:
@@ -327,10 +327,10 @@ class Committer:
         """
         engine = self._engine
         with engine.lock:
-            if not self._worker.pending() and not self.finished():
+            if not self._pending() and not self.finished():
                 return True
             commit = Finished(engine.commits, engine.handler.now, seconds, why)
-            self._worker.append(commit)
+            self._append(commit)
         if not commit.wait(seconds):
             self._end_finished(commit, err.RequestTimedOut(f"it was not through within {seconds:.1f} s"))
         return commit.error is None
@@ -373,19 +373,26 @@ class Committer:
     # -- the life of the worker -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Commit at intervals from here on."""
-        self._worker.start(self._engine.options.auto_commit_interval_ms / 1000.0)
+        """Commit at intervals from now on."""
+        self._start(self._engine.options.auto_commit_interval_ms / 1000.0)
+
+    def _start(self, interval: float) -> None:
+        """Also commit finished messages every ``interval`` seconds from now on."""
+        engine = self._engine
+        with engine.lock:
+            self._interval = interval
+            self._due = engine.handler.now() + interval
+            if not engine.life.closed:
+                self._ensure_worker()
+            engine.commits.notify_all()
 
     def drain(self, seconds: float, *, auto: bool) -> None:
-        """Before a stop: send the waiting commits and, with ``auto``, the finished offsets, within ``seconds``.
-
-        A ``Commit`` that was not in time fails, with a line in the log.
-        """
+        """Send waiting commits and, with ``auto``, finished offsets, within ``seconds``; fail late ones, and log it."""
         engine = self._engine
         until = engine.handler.now() + seconds
         if auto:
             self.commit_finished(seconds, "stop")
-        waiting = self._worker.pending()
+        waiting = self._pending()
         for commit in waiting:
             commit.wait(max(0.0, until - engine.handler.now()))
         late = [commit for commit in waiting if not commit.done()]
@@ -399,14 +406,106 @@ class Committer:
         give_up(late, engine.group_id, stopped())
 
     def join(self, timeout: float) -> None:
-        """Wait for the worker to end; the engine is closing. ``timeout`` in seconds."""
-        self._worker.join(timeout)
+        """Fail the pending commits and wait up to ``timeout`` seconds for the worker; the engine is closing."""
+        engine = self._engine
+        with engine.lock:
+            self._life += 1
+            worker, self._worker, self._working, self._due = self._worker, None, False, None
+            left = self._pending()
+            self._waiting.clear()
+            self._current = []
+            engine.commits.notify_all()
+        give_up(left, engine.group_id, stopped())
+        if worker is not None:
+            worker.join(timeout)
 
     def fenced(self, error: BaseException | None) -> None:
         """Fail commits that wait for the coordinator: the membership is lost. Must not block."""
         link = self._engine.link
-        lost = [commit for commit in self._worker.pending() if isinstance(commit, Explicit)]
+        lost = [commit for commit in self._pending() if isinstance(commit, Explicit)]
         cause = error if isinstance(error, err.KafkaException) else err.UnknownMemberId()
         give_up(lost, self._engine.group_id, cause, "were not committed, as the membership is lost")
-        if self._worker.busy_elsewhere() and link is not None:
+        with self._engine.lock:
+            busy = bool(self._current) and self._engine.handler.ident() != self._thread
+        if busy and link is not None:
             link.interrupt(COMMIT)
+
+    def _append(self, commit: Pending) -> None:
+        """Queue a commit behind the earlier ones. An impossible one fails at once. Does not block."""
+        engine = self._engine
+        with engine.lock:
+            if engine.life.closed:
+                give_up([commit], engine.group_id, err.ConsumerStoppedException("the consumer is not running"))
+                return
+            self._waiting.append(commit)
+            try:
+                self._ensure_worker()
+            except RuntimeError as error:  # the interpreter is ending: there are no new threads any more
+                give_up([commit], engine.group_id, err.IllegalStateError(f"no worker can be started: {error}"))
+            engine.commits.notify_all()
+
+    def _pending(self) -> list[Pending]:
+        """Return the unfinished commits in order."""
+        with self._engine.lock:
+            return [commit for commit in (*self._current, *self._waiting) if not commit.done()]
+
+    def _pause(self, batch: Sequence[Pending], seconds: float) -> bool:
+        """Wait up to ``seconds`` before the next attempt for ``batch``; False when no caller waits for it any more."""
+        engine = self._engine
+        with engine.lock:
+            if not all(commit.done() for commit in batch):
+                engine.commits.wait(seconds)
+            return not engine.life.closed and not all(commit.done() for commit in batch)
+
+    def _ensure_worker(self) -> None:
+        """Start the worker if it does not run; the engine's lock is held."""
+        if not self._working:
+            self._working = True
+            try:
+                self._worker = self._engine.handler.spawn("commits", self._send_forever, self._life)
+            except BaseException:
+                self._working = False
+                raise
+
+    def _send_forever(self, life: int) -> None:
+        engine = self._engine
+        self._thread = engine.handler.ident()
+        try:
+            while batch := self._next(life):
+                try:
+                    self._work(batch)
+                finally:
+                    with engine.lock:
+                        if self._current is batch:
+                            self._current = []
+                    give_up(batch, engine.group_id, err.IllegalStateError("the commit worker failed"))
+        except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
+            engine.life.fail(error)
+
+    def _next(self, life: int) -> list[Pending]:
+        """Wait for the next batch: an automatic commit, or the explicit ones in a row; empty: the worker ends."""
+        engine = self._engine
+        with engine.lock:
+            while life == self._life and not engine.life.closed:
+                now = engine.handler.now()
+                batch = self._take()
+                if not batch and self._due is not None and now >= self._due:
+                    self._due = now + self._interval
+                    seconds = min(max(self._interval, _INTERVAL_LEAST), _INTERVAL_PATIENCE)
+                    batch = [Finished(engine.commits, engine.handler.now, seconds, INTERVAL)]
+                if batch:
+                    self._current = batch
+                    return batch
+                engine.commits.wait(_SLICE if self._due is None else min(_SLICE, self._due - now))
+        return []
+
+    def _take(self) -> list[Pending]:
+        batch: list[Pending] = []
+        while self._waiting:
+            commit = self._waiting[0]
+            if batch and not (isinstance(batch[-1], Explicit) and isinstance(commit, Explicit)):
+                break
+            self._waiting.popleft()
+            if not commit.done():
+                batch.append(commit)
+        return batch

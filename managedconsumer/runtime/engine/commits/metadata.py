@@ -42,10 +42,7 @@ class CommitMetadata:
         asked: Mapping[TopicPartition, OffsetAndMetadata],
         plain: str,
     ) -> bool:
-        """True if brokers refused the metadata as too long: the next attempt has less of it, at last none.
-
-        ``plain``: the metadata without a map.
-        """
+        """True if brokers refused metadata as too long: the next has less. ``plain``: without a map."""
         too_large = [tp for tp, error in refused.items() if isinstance(error, err.OffsetMetadataTooLarge)]
         sent = max((len(asked[tp].metadata) for tp in too_large if tp in asked), default=0)
         if not sent:

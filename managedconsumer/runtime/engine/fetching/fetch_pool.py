@@ -23,7 +23,7 @@ from managedconsumer.fetch.leader import (
     TooLarge,
     Truncated,
 )
-from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.fetching.fetcher import Fetcher
 from managedconsumer.runtime.engine.fetching.inline import InlineReceive
 from managedconsumer.runtime.engine.fetching.quiet_fetches import QuietFetches
@@ -42,7 +42,7 @@ LONGEST_PAUSE = 0.4
 class FetchPool:
     """Starts and stops the fetch workers of one consumer. ``engine.lock`` guards everything here."""
 
-    def __init__(self, engine: AssignmentPart, limits: fp.FetchLimits, slots: int) -> None:
+    def __init__(self, engine: Assignment, limits: fp.FetchLimits, slots: int) -> None:
         self._engine = engine
         self.limits = limits
         self._slots = slots
@@ -57,7 +57,7 @@ class FetchPool:
     def ensure_workers(self) -> None:
         """Start missing workers for the current leaders, and cancel outdated long polls; the lock is held."""
         engine = self._engine
-        if engine.closing:
+        if engine.life.closed:
             return
         self._look_again()
         if self.quiet_fetches:
@@ -110,7 +110,7 @@ class FetchPool:
                 self._deliver(fetcher, plan, answer)
                 del answer  # else it would keep its memory until the next response comes
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
-            engine.fail(error)
+            engine.life.fail(error)
         finally:
             self._tell(fetcher)
             engine.troubles.over((FETCH, *key))
@@ -125,7 +125,7 @@ class FetchPool:
         """Wait for the next request; None: the worker ends."""
         engine, leader = self._engine, fetcher.leader
         with engine.mutex:
-            while not engine.closing:
+            while not engine.life.closed:
                 snapshot, now = engine.cluster.snapshot, engine.handler.now()
                 plan, events = leader.next_request(snapshot, now)
                 if plan is None or not leader.repeats:
@@ -143,7 +143,7 @@ class FetchPool:
                     engine.not_full.wait(leader.next_deadline(snapshot, now))
             self._fetchers.pop(leader.key, None)
             worker = self._workers.pop(leader.key, None)
-            if worker is not None and engine.closing:
+            if worker is not None and engine.life.closed:
                 self._retired.append(worker)
         return None
 
@@ -172,7 +172,7 @@ class FetchPool:
                     engine.lock.notify_all()
                 case Fatal(queue, error):
                     log.error("fetching %s-%d: %s", *queue.tp, error, extra=engine.log_fields(queue.tp))
-                    engine.fail(error)
+                    engine.life.fail(error)
         return stale
 
     def _look_again(self) -> None:
@@ -242,7 +242,7 @@ class FetchPool:
             events = leader.failed(plan, error, engine.handler.now())
             self._carry_out(events or ())
             self._wake_waiting()
-        if events is None or engine.closing:
+        if events is None or engine.life.closed:
             return
         engine.troubles.note((FETCH, *leader.key), f"fetching failed: {error}")
         engine.refresh_metadata()

@@ -10,9 +10,9 @@ from typing import Any
 
 from managedconsumer.fetch.plan import FetchLimits, FetchPlan
 from managedconsumer.fetch.request import PLAIN_VERSIONS
+from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.fetching.fetcher import Fetcher
 from managedconsumer.runtime.engine.fetching.quiet_fetches import QuietFetches
-from managedconsumer.runtime.engine.state import EngineState
 from managedconsumer.runtime.net import overdue
 from managedconsumer.runtime.net.connection import Lent
 from managedconsumer.runtime.net.fetching import Sent
@@ -27,7 +27,7 @@ _LEAVES = 0.05
 class InlineReceive:
     """Lends the connections of one consumer's fetch workers. ``engine.lock`` guards everything here."""
 
-    def __init__(self, engine: EngineState, limits: FetchLimits, quiet_fetches: QuietFetches) -> None:
+    def __init__(self, engine: Assignment, limits: FetchLimits, quiet_fetches: QuietFetches) -> None:
         self._engine, self._limits, self._quiet_fetches = engine, limits, quiet_fetches
 
     # -- the worker ---------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class InlineReceive:
     def _wait(self, wire: Any) -> None:
         """Wait until the worker has to take ``wire`` back."""
         engine, rounds = self._engine, wire.rounds
-        while not engine.closing and not wire.recalled:
+        while not engine.life.closed and not wire.recalled:
             if not engine.recalled.wait(_MISSED) and wire.rounds == rounds and not wire.inside:
                 break
             rounds = wire.rounds

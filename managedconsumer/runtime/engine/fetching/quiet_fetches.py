@@ -11,7 +11,7 @@ from typing import Callable
 from managedconsumer.fetch.leader import LeaderFetch
 from managedconsumer.fetch.long_poll import DelegatedFetch, delegated
 from managedconsumer.fetch.plan import FetchLimits, FetchPlan
-from managedconsumer.runtime.engine.assignment_part import AssignmentPart
+from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.fetching.fetcher import Fetcher
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 
@@ -39,7 +39,7 @@ class _Delegation:
 class QuietFetches:
     """The delegated partitions of one consumer. The engine's lock is held around every call, but for :meth:`offer`."""
 
-    def __init__(self, engine: AssignmentPart, limits: FetchLimits, ready: Callable[[], None]) -> None:
+    def __init__(self, engine: Assignment, limits: FetchLimits, ready: Callable[[], None]) -> None:
         """``ready`` starts missing workers; called with the lock held."""
         self._engine = engine
         self._isolation = limits.isolation_level
@@ -126,21 +126,21 @@ class QuietFetches:
                     self._end(key)
                     self._ready()
         except BaseException as error:  # noqa: BLE001 - the long poll is not this consumer's alone
-            engine.fail(error)
+            engine.life.fail(error)
 
     def _look(self, now: float) -> None:
         """Wake the position worker when it is due: it sleeps while all is quiet. Runs in the long poll's thread."""
         engine = self._engine
         try:
-            if engine.positions.is_due(now):
-                engine.positions.wake()
+            if engine.positions_due(now):
+                engine.wake_positions()
         except BaseException as error:  # noqa: BLE001 - the long poll is not this consumer's alone
-            engine.fail(error)
+            engine.life.fail(error)
 
     def _end(self, key: Key) -> None:
         delegation = self._delegations.pop(key)
         if not self._delegations:  # no watch calls _look any more
-            self._engine.positions.wake()
+            self._engine.wake_positions()
         delegation.fetch.end()
         caution = self._caution.get(key, 1.0)
         short = self._engine.handler.now() - delegation.since < _WORTH * delegation.silence * caution

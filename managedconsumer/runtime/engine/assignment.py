@@ -1,18 +1,24 @@
-"""The engine's methods for the assignment: suspend and resume partitions, take them over, drop them, seek, reset."""
+"""The assignment of one consumer: its partitions, their positions, what is fetched of them, and what is in flight."""
 
 from __future__ import annotations
 
 import logging
 from types import MappingProxyType
-from typing import Collection, Iterable, Mapping
+from typing import Any, Callable, Collection, Iterable, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Deadline
-from managedconsumer.fetch.buffer import PartitionQueue
+from managedconsumer.config import ConsumerOptions
+from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.fetch.plan import recreated
+from managedconsumer.logs import LogFields
 from managedconsumer.partition_state import checked_offset
-from managedconsumer.runtime.engine.state import EngineState
+from managedconsumer.runtime.cluster.cluster import Cluster
+from managedconsumer.runtime.engine.life import Life
+from managedconsumer.runtime.engine.locks import Locks
+from managedconsumer.runtime.engine.troubles import METADATA, Troubles
 from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_state import SubscriptionState
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +30,87 @@ _SAY_WHERE = (
 _UNKNOWN: Mapping[TopicPartition, int] = MappingProxyType({})
 
 
-class AssignmentPart(EngineState):
-    """Base of :class:`managedconsumer.runtime.engine.engine.Engine`; every method takes the engine's lock."""
+class Assignment:
+    """Suspends, resumes, takes over and drops partitions, and moves their positions.
+
+    Thread-safe: every method takes the engine's lock, unless its docstring says otherwise. The workers of an engine
+    see this object, and tell it what happens to a log.
+    """
+
+    def __init__(
+        self,
+        locks: Locks,
+        cluster: Cluster,
+        options: ConsumerOptions,
+        group_id: str | None,
+        lane: Any,
+        partition_object: Callable[[TopicPartition], Any],
+    ) -> None:
+        """``lane`` is the :class:`~managedconsumer.wire.records.Lane` of the collector, None: there is no fast path.
+
+        ``partition_object`` makes the object that messages and users get for a partition.
+        """
+        self.lock, self.mutex, self.not_full, self.recalled = locks.lock, locks.mutex, locks.not_full, locks.recalled
+        self.inline = locks.inline
+        self.cluster = cluster
+        self.handler = cluster.handler
+        self.options = options
+        self.group_id = group_id
+        self.subscription = SubscriptionState(options.auto_offset_reset)
+        self.buffer = FetchBuffer(options.queued_max_messages, options.queued_max_bytes)
+        self.collector = FetchCollector(self.buffer, lane)
+        self.partition_object = partition_object
+        #: For ``extra=`` of this consumer's log lines.
+        self.log_fields = LogFields(group_id)
+        name = group_id or "consumer"
+        self.troubles = Troubles(name, self.log_fields)
+        self.life = Life(locks, self.collector, name, self.log_fields)
+        #: The partitions whose position only the user can set, see :meth:`ask_user`.
+        self.undecided: dict[TopicPartition, PartitionQueue] = {}
+        #: How many consuming threads wait for notifications of the lock.
+        self.sitting = 0
+        #: Starts missing fetch workers for the current leaders, and cancels outdated long polls. The lock is held.
+        self.ensure_workers: Callable[[], None] = lambda: None
+        #: Checks whether other fetch requests are needed. The lock is held.
+        self.look_again: Callable[[], None] = lambda: None
+        #: Wakes the position worker: a position is to be looked up.
+        self.wake_positions: Callable[[], None] = lambda: None
+        #: True when the position worker has to run again (handler's clock); takes no lock.
+        self.positions_due: Callable[[float], bool] = lambda _now: False
+
+    # -- waking -------------------------------------------------------------------------------------------------------
+
+    def wake_fetchers(self) -> None:
+        """Wake fetch workers: positions or free memory have changed. The lock is held."""
+        self.not_full.notify_all()
+        self.look_again()
+
+    def wake_all(self) -> None:
+        """Wake all threads and start missing workers: partitions or positions have changed. The lock is held."""
+        self.ensure_workers()
+        self.lock.notify_all()
+        self.not_full.notify_all()
+
+    def refresh_metadata(self) -> None:
+        """Refresh the metadata of the assigned topics, unless another worker just has; notes trouble, never raises."""
+        snapshot = self.cluster.snapshot
+        topics: Iterable[str] | None = None
+        if self.subscription.subscribed_pattern is None:
+            assigned = {tp.topic for tp in self.subscription.assigned_partitions()}
+            topics = assigned | self.subscription.group_subscription()
+        try:
+            self.cluster.refresh_if_same(snapshot, topics)
+            self.troubles.over(METADATA)
+        except err.FATAL_LOCAL_ERRORS as error:
+            self.life.fail(error)
+        except err.KafkaException as error:
+            if not self.life.closed:
+                self.troubles.note(METADATA, str(error))
+        with self.lock:
+            self.ensure_workers()
+            self.not_full.notify_all()
+
+    # -- positions that the user has to set ---------------------------------------------------------------------------
 
     def ask_user(self, tp: TopicPartition, error: err.KafkaException) -> None:
         """Make calls that consume raise ``error`` until the user sets the position of ``tp`` by a seek or a reset.
@@ -35,36 +120,47 @@ class AssignmentPart(EngineState):
         """
         with self.lock:
             queue = self.buffer.queues.get(tp)
-            if queue is None or self.closing:
+            if queue is None or self.life.closed:
                 return
             if queue.undecided is None:
                 log.error("%s", error, extra=self.log_fields(tp))
             queue.undecided, queue.fetch_offset = error, -1
-            self._undecided[tp] = queue
-            self.wake_consumers()
+            self.undecided[tp] = queue
+            self.life.wake_consumers()
 
-    def undecided(self) -> err.KafkaException | None:
+    def open_question(self) -> err.KafkaException | None:
         """Return the error that needs the user's decision, or None; the lock is held."""
-        for tp, queue in list(self._undecided.items()):
+        for tp, queue in list(self.undecided.items()):
             if self.buffer.queues.get(tp) is not queue or queue.undecided is None:
-                del self._undecided[tp]
+                del self.undecided[tp]
             elif not queue.state.held and not queue.state.paused:
                 return queue.undecided
         return None
 
     def _decided(self, tp: TopicPartition) -> None:
         """Note that the position of ``tp`` is set, or will be looked up; the lock is held."""
-        queue = self._undecided.pop(tp, None)
+        queue = self.undecided.pop(tp, None)
         if queue is not None:
             queue.undecided = None
+
+    # -- partitions ---------------------------------------------------------------------------------------------------
+
+    def position(self, tp: TopicPartition) -> int | None:
+        """Return the *next* offset of ``tp``; None while it is not known. Raises PartitionNotAssignedError."""
+        with self.lock:
+            self.collector.settle_lane()
+            return self.subscription.partition_state(tp).position
 
     def hold(self, tps: Collection[TopicPartition]) -> None:
         """Suspend these partitions: stop to deliver and to fetch their messages. Buffered messages stay."""
         with self.lock:
             self.collector.shelve()
             self.subscription.hold(tps)
-            if (run_state := self.collector.in_flight.run_state) is not None:
-                run_state.interrupt()
+            self._interrupt_run()
+
+    def _interrupt_run(self) -> None:
+        if (run_state := self.collector.in_flight.run_state) is not None:
+            run_state.interrupt()
 
     def fence(self, tps: Collection[TopicPartition]) -> None:
         """After a loss of the membership: deliver no message of these, and disown those in flight."""
@@ -78,11 +174,22 @@ class AssignmentPart(EngineState):
         """Undo :meth:`hold`."""
         with self.lock:
             self.subscription.release(tps)
-            if (run_state := self.collector.in_flight.run_state) is not None:
-                run_state.interrupt()
-            self.fetchers.ensure_workers()
+            self._interrupt_run()
+            self.wake_all()
+
+    def set_paused(self, tps: Iterable[TopicPartition], paused: bool) -> None:
+        """Pause or resume. A pause drops the partition's fetched messages; those that ``run()`` has taken wait."""
+        with self.lock:
+            self.collector.shelve()
+            for tp in tps:
+                if paused:
+                    self.subscription.pause(tp)
+                    self.buffer.restart(tp)
+                else:
+                    self.subscription.resume(tp)
+            self._interrupt_run()
             self.lock.notify_all()
-            self.not_full.notify_all()
+            self.wake_fetchers()
 
     def set_full(self, full: Mapping[TopicPartition, bool]) -> None:
         """Suspend (True) or resume partitions for ``run()``, which has enough in flight. Buffered messages stay."""
@@ -93,22 +200,6 @@ class AssignmentPart(EngineState):
                     self.subscription.partition_state(tp).full = enough
             self.lock.notify_all()
             self.wake_fetchers()
-
-    def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
-        """Wait until no other thread has a message of ``tps`` in flight; False when ``seconds`` were not enough."""
-        me = self.caller()
-        deadline = Deadline(self.handler.now(), seconds)
-        with self.lock:
-            self.leave_dead_owners()
-            self._draining += 1
-            try:
-                while self.collector.in_hand(tps, but=me) and not self.closing and not self.stop_wanted:
-                    if deadline.expired(self.handler.now()):
-                        return False
-                    self.lock.wait(deadline.remaining(self.handler.now()))
-            finally:
-                self._draining -= 1
-        return True
 
     def take_over(self, tps: Collection[TopicPartition], *, retain: bool, manual: bool = False) -> list[TopicPartition]:
         """Make ``tps`` the assignment; returns the new partitions, still suspended and without a position."""
@@ -148,10 +239,7 @@ class AssignmentPart(EngineState):
             self.lock.notify_all()
 
     def seek(self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = _UNKNOWN) -> None:
-        """Set positions (*next* offsets) and drop the fetched messages of these partitions.
-
-        ``epochs``: leader epochs of the records before them, where they are known.
-        """
+        """Set positions (*next* offsets, and known leader epochs) and drop fetched messages of the partitions."""
         with self.lock:
             for tp, offset in offsets.items():  # all or nothing
                 self.subscription.partition_state(tp)
@@ -161,9 +249,7 @@ class AssignmentPart(EngineState):
                 self._decided(tp)
                 self.subscription.seek(tp, offset, epochs.get(tp, -1))
                 self.buffer.restart(tp)
-            self.fetchers.ensure_workers()
-            self.lock.notify_all()
-            self.not_full.notify_all()
+            self.wake_all()
 
     def reset(self, strategies: Mapping[TopicPartition, int]) -> None:
         """Look positions up by their OffsetResetStrategy, in the position worker."""
@@ -173,7 +259,7 @@ class AssignmentPart(EngineState):
                 self._decided(tp)
                 self.subscription.need_offset_reset(tp, strategy)
                 self.buffer.restart(tp)
-        self.positions.wake()
+        self.wake_positions()
 
     def _part_with(self, tps: set[TopicPartition]) -> None:
         """Another member reads these now: disown their messages in flight, and set their ``Message.fenced``."""
@@ -187,6 +273,8 @@ class AssignmentPart(EngineState):
         for tp in tps:
             text = f"{tp.topic}-{tp.partition}: {whose}, and {_SAY_WHERE}"
             self.ask_user(tp, err.NoOffsetForPartitionError(text))
+
+    # -- changes of the log -------------------------------------------------------------------------------------------
 
     def offset_out_of_range(self, queue: PartitionQueue) -> None:
         """Handle a fetch from an offset that the broker does not have; the lock is held."""
@@ -208,7 +296,7 @@ class AssignmentPart(EngineState):
         self.collector.shelve()
         self.subscription.need_offset_reset(queue.tp, in_hand=True)
         queue.restart()
-        self.positions.wake()
+        self.wake_positions()
 
     def topic_recreated(self, queue: PartitionQueue, topic_id: bytes | None) -> None:
         """Handle a topic that was deleted and created again: old offsets mean nothing in it. The lock is held."""
@@ -248,7 +336,7 @@ class AssignmentPart(EngineState):
             return False
         self.subscription.need_offset_reset(queue.tp)
         queue.restart()
-        self.positions.wake()
+        self.wake_positions()
         return True
 
     def topic_ids(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes | None]:

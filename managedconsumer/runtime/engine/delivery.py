@@ -1,18 +1,24 @@
-"""The engine's methods for consuming threads and tasks: they return messages and run callbacks."""
+"""The delivery of messages to the consuming threads and tasks of one consumer, which run its callbacks too."""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Sequence, TypeVar
+import logging
+from collections import deque
+from typing import Any, Callable, Collection, Protocol, Sequence, TypeVar
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.engine.assignment_part import AssignmentPart
-from managedconsumer.runtime.engine.state import Task
+from managedconsumer.clock import Deadline
+from managedconsumer.runtime.engine.assignment import Assignment
+from managedconsumer.runtime.engine.locks import Locks
+from managedconsumer.runtime.lease import Lease
+from managedconsumer.runtime.waiting import thread_ids
 from managedconsumer.runtime.waiting.greenlet_yield import GreenletYield
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 
 # A missed wake-up can cost a blocked consumer at most this much (seconds).
 _LONGEST_NAP = 1.0
@@ -23,24 +29,54 @@ _RUN_GOES_ON = (
 )
 
 
-class ConsumingPart(AssignmentPart):
-    """Base of :class:`managedconsumer.runtime.engine.engine.Engine`. Thread-safe, but where a method says otherwise."""
+class Task(Protocol):
+    """Work for the consuming thread: a callback (``engine.callbacks.UserTask``), or the end of a :class:`Lease`."""
 
-    _greenlet_yield: GreenletYield | None
+    def run(self) -> None:
+        """Run it in a thread."""
 
-    # -- messages -------------------------------------------------------------------------------------
+    async def run_async(self) -> None:
+        """Run it on an event loop."""
+
+
+class Delivery:
+    """Thread-safe: every method takes the engine's lock, unless its docstring says otherwise."""
+
+    def __init__(self, locks: Locks, assignment: Assignment, greenlet_yield: GreenletYield | None) -> None:
+        self.lock, self.mutex, self.recalled, self.inline = locks.lock, locks.mutex, locks.recalled, locks.inline
+        self.handler, self.life, self.buffer = assignment.handler, assignment.life, assignment.buffer
+        self.collector = assignment.collector
+        if self.inline is not None:
+            timeout_ms = assignment.options.consumer_timeout_ms
+            self.collector.draw_from(self.inline, _NEVER if timeout_ms < 0 else timeout_ms / 1000.0)
+        self._assignment = assignment
+        self._undecided = assignment.undecided
+        self._greenlet_yield = greenlet_yield
+        #: True if the calling thread may receive from the connections that workers have lent. The lock is held.
+        self.inline_ready: Callable[[], bool] = lambda: False
+        #: Ids of the threads inside ``consume()`` or a callback; a ``stop()`` called in one of them happens after it
+        #: has returned.
+        self.inside: set[int] = set()
+        #: How long messages may be delivered; None: as long as their partitions are assigned.
+        self.lease: Lease | None = None
+        #: How often a consuming thread has asked for messages (the lane counts its own).
+        self.visits = 0
+        #: The event loop that consumed last: the last callback of a stop runs on it.
+        self.loop: Any = None
+        self._draining = 0
+        self._tasks: deque[Task] = deque()
 
     def next_message(self, timeout: float | None) -> Message | None:
         """Return the next message; None after ``timeout`` seconds without one (None: wait for ever, 0: do not wait)."""
-        return self._wait_for(self.collector.take, timeout)
+        return self.wait_for(self.collector.take, timeout)
 
     def next_batch(self, limit: int, timeout: float | None) -> list[Message]:
         """Return up to ``limit`` messages as soon as there is one; an empty list after ``timeout`` seconds."""
-        return self._wait_for(lambda who: self.collector.take_many(who, limit), timeout) or []
+        return self.wait_for(lambda who: self.collector.take_many(who, limit), timeout) or []
 
     def next_columns(self, columns: Sequence[str], timeout: float | None) -> Any:
         """Return messages of one partition as Arrow columns; None after ``timeout`` seconds."""
-        found = self._wait_for(lambda who: self.collector.take_columns(who, columns), timeout)
+        found = self.wait_for(lambda who: self.collector.take_columns(who, columns), timeout)
         return None if found is None else found[0]
 
     def attempt(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
@@ -55,10 +91,10 @@ class ConsumingPart(AssignmentPart):
             in_flight = self.collector.in_flight
             if in_flight and who not in in_flight:
                 self.leave_dead_owners()
-            if self._interrupts():
+            if self.life.interrupted:
                 self._on_return(who)
-                if not self.stop_wanted:
-                    self.raise_if_over()
+                if not self.life.stop_wanted:
+                    self.life.raise_if_over()
                 return None, None
             if in_flight.run_state is not None and take != in_flight.run_state.take_in:
                 self._on_return(who)
@@ -66,9 +102,9 @@ class ConsumingPart(AssignmentPart):
             if self._tasks:
                 self._on_return(who)
                 return None, self._tasks.popleft()
-            if self._undecided and (open_question := self.undecided()) is not None:
+            if self._undecided and (question := self._assignment.open_question()) is not None:
                 self._on_return(who)
-                raise open_question.with_traceback(None)  # else the traceback would grow with every call
+                raise question.with_traceback(None)  # else the traceback would grow with every call
             if self.lease is not None:
                 left = self.lease.until() - self.handler.now()
                 if left < 0:
@@ -77,20 +113,22 @@ class ConsumingPart(AssignmentPart):
                 self.collector.lane.allow(left)
             return self._take(take, who), None
 
+    def attempt_inside(self, take: Callable[[int], T | None], who: int) -> tuple[T | None, Task | None]:
+        """:meth:`attempt` on an event loop. The ``stop()`` of a signal handler that interrupts it follows after it."""
+        me = self.handler.ident()
+        self.inside.add(me)
+        try:
+            return self.attempt(take, who)
+        finally:
+            self.inside.discard(me)
+
     def hand_out_until(self) -> float:
         """Until when (handler's clock) fetched messages may be delivered; after that call :meth:`attempt`."""
         return _NEVER if self.lease is None else self.lease.until()
 
-    def _interrupts(self) -> bool:
-        over = self.closing or self.stopping or self.stop_wanted or self.ending
-        return over or self.error is not None or bool(self._raise_once)
-
     def take_in_passing(self, take: Callable[[int], T | None], who: int) -> T | None:
-        """:meth:`attempt` for a worker of ``run()``, without callbacks and errors: its calling thread handles these.
-
-        The lock is held, and the time :meth:`hand_out_until` is not over.
-        """
-        if self._interrupts() or self._tasks or self._undecided:
+        """:meth:`attempt` for a worker of ``run()``, without callbacks and errors. The lock is held."""
+        if self.life.interrupted or self._tasks or self._undecided:
             return None
         return self._take(take, who)
 
@@ -99,13 +137,10 @@ class ConsumingPart(AssignmentPart):
         if self._greenlet_yield is not None:
             self._greenlet_yield.give_turn()
 
-    def wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
-        """Return the first result of ``take`` that is not None; None after ``timeout`` seconds, or at a stop."""
-        return self._wait_for(take, timeout)
-
     def has_news(self) -> bool:
         """True when :meth:`attempt` may have a result; the lock is held."""
-        return self._interrupts() or bool(self._tasks) or self.buffer.ready() or self.undecided() is not None
+        busy = self.life.interrupted or bool(self._tasks) or self.buffer.ready()
+        return busy or self._assignment.open_question() is not None
 
     def come_back(self, who: int) -> None:
         """Finish the message in flight of ``who``, which asks for no other."""
@@ -113,15 +148,15 @@ class ConsumingPart(AssignmentPart):
             self.visits += 1
             self._on_return(who)
 
-    def _wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
-        """Call ``take`` until its result is not None; run the consuming thread's callbacks first, outside the lock."""
+    def wait_for(self, take: Callable[[int], T | None], timeout: float | None) -> T | None:
+        """Return the first result of ``take`` that is not None, after callbacks; None at ``timeout`` or a stop."""
         who = self.handler.ident()
         taken: T | None = None
         try:
             try:
                 taken = self._wait_as(who, take, timeout)
             finally:
-                if self.inline is not None and (self.sitting or self.inline.recalled):
+                if self.inline is not None and (self._assignment.sitting or self.inline.recalled):
                     self._leave_inline()
         except BaseException:
             self._give_back(who, taken, None)
@@ -138,7 +173,7 @@ class ConsumingPart(AssignmentPart):
             try:
                 with self.mutex:
                     taken, task = self.attempt(take, who)
-                    if taken or self.stop_wanted or self.ending:
+                    if taken or self.life.end_wanted:
                         return taken
                     if task is None:
                         now = self.handler.now()
@@ -156,7 +191,7 @@ class ConsumingPart(AssignmentPart):
             if task is not None:
                 self._run_task(task, who)
             else:
-                self.check_process()
+                self.life.check_process()
 
     def _give_back(self, who: int, taken: Any, task: Task | None) -> None:
         """Keep the message or the callback of an interrupted call for a later one."""
@@ -170,12 +205,12 @@ class ConsumingPart(AssignmentPart):
     def _rest(self, seconds: float) -> None:
         """Wait for a change, or receive a response. The lock is held, once."""
         inline = self.inline
-        if inline is None or not self.fetchers.inline_receive.ready():
-            self.sitting += 1
+        if inline is None or not self.inline_ready():
+            self._assignment.sitting += 1
             try:
                 self.lock.wait(seconds)
             finally:
-                self.sitting -= 1
+                self._assignment.sitting -= 1
             return
         inline.begin()
         self.mutex.release()
@@ -213,7 +248,7 @@ class ConsumingPart(AssignmentPart):
 
     def _tell_of_taking(self, queued: int, had: bool) -> None:
         if self.buffer.pops != queued:
-            self.wake_fetchers()
+            self._assignment.wake_fetchers()
         # Only if a message was put back: else threads that wait here would wake each other all the time.
         if had:
             self.lock.notify_all()
@@ -227,13 +262,13 @@ class ConsumingPart(AssignmentPart):
         """Queue ``task`` for the thread that consumes."""
         with self.lock:
             self._tasks.append(task)
-            self.wake_consumers()
+            self.life.wake_consumers()
 
     def run_first_in_user_thread(self, task: Task) -> None:
         """Queue ``task`` before all others: a signal interrupted it before it began."""
         with self.lock:
             self._tasks.appendleft(task)
-            self.wake_consumers()
+            self.life.wake_consumers()
 
     def cancel_task(self, task: Task) -> bool:
         """Remove ``task`` if no thread has taken it; False when one has."""
@@ -243,11 +278,57 @@ class ConsumingPart(AssignmentPart):
             self._tasks.remove(task)
             return True
 
-    def push_back(self, messages: Sequence[Message], who: int | None = None) -> None:
-        """Put back ``messages`` that ``who`` (None: the calling thread) could not use.
+    def drop_tasks(self) -> None:
+        """Forget the callbacks that wait: no thread runs them any more."""
+        self._tasks.clear()
 
-        The consumer delivers them again, and the position stays before them.
-        """
+    @property
+    def tasks_waiting(self) -> bool:
+        """True when a callback waits for the consuming thread."""
+        return bool(self._tasks)
+
+    def caller(self) -> int:
+        """Return the number of the asyncio task that called, or of the calling thread."""
+        me = self.handler.ident()
+        with self.lock:
+            return me if me in self.collector.in_flight else thread_ids.acting.get() or me
+
+    def leave_dead_owners(self) -> None:
+        """Disown messages in flight of threads that have ended; the lock is held."""
+        log_fields = self._assignment.log_fields
+        for who in self.collector.owners():
+            if not self.handler.is_alive(who):
+                for tp, offset in self.collector.leave_behind(who):
+                    log.warning(
+                        "%s: a thread (greenlet, task) ended with offset %d of %s-%d in hand, which is not finished: "
+                        "nothing beyond it is committed until another member or another start reads it again",
+                        *(self._assignment.group_id or "consumer", offset, *tp),
+                        extra=log_fields(tp),
+                    )
+
+    @property
+    def draining(self) -> bool:
+        """True while a thread waits until messages in flight are finished."""
+        return bool(self._draining)
+
+    def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
+        """Wait until no other thread has a message of ``tps`` in flight; False when ``seconds`` were not enough."""
+        me = self.caller()
+        deadline = Deadline(self.handler.now(), seconds)
+        with self.lock:
+            self.leave_dead_owners()
+            self._draining += 1
+            try:
+                while self.collector.in_hand(tps, but=me) and not (self.life.closed or self.life.stop_wanted):
+                    if deadline.expired(self.handler.now()):
+                        return False
+                    self.lock.wait(deadline.remaining(self.handler.now()))
+            finally:
+                self._draining -= 1
+        return True
+
+    def push_back(self, messages: Sequence[Message], who: int | None = None) -> None:
+        """Put back unused ``messages`` of ``who`` (None: the calling thread): they are delivered again."""
         with self.lock:
             self.collector.push_back(self.handler.ident() if who is None else who, messages)
             self.lock.notify_all()
