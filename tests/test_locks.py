@@ -88,7 +88,9 @@ def test_a_simple_consumer(make: Callable[..., Any], watch: Watch) -> None:
         assert consumer.fetch_offsets()
         until(consumer.consume)
         consumer.stop()
-    _is_true(watch, CORE - {"GroupMember._lock"} | {"ConnectionPool._lock", "SocketHold._lock", "Parallel._changed"})
+    _is_true(
+        watch, CORE - {"GroupMember._lock"} | {"IdleConnections._changed", "SocketHold._lock", "Parallel._changed"}
+    )
 
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
@@ -138,7 +140,7 @@ def test_several_of_one_client(watch: Watch, broker: MemoryBroker, monkeypatch: 
         consumer.commit_offsets()
         consumer.stop()
     client.close()
-    _is_true(watch, CORE | {"Sharing._lock", "SharedConnectionPool._changed", "SharedLongPoll._lock"})
+    _is_true(watch, CORE | {"Sharing._lock", "IdleConnections._changed", "SharedLongPoll._lock"})
 
 
 def test_a_coordinator_of_kafka_python(watch: Watch, broker: MemoryBroker) -> None:

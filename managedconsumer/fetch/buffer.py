@@ -22,25 +22,9 @@ class PartitionQueue:
     """
 
     __slots__ = (
-        "alone",
-        "batch_bytes",
-        "chunks",
-        "context",
-        "fetch_offset",
-        "in_flight",
-        "last_epoch",
-        "leader_until",
-        "nbytes",
-        "read_replica",
-        "records",
-        "replica_until",
-        "retry_at",
-        "state",
-        "topic_handed_out",
-        "topic_id",
-        "tp",
-        "undecided",
-        "version",
+        *("alone", "batch_bytes", "chunks", "context", "fetch_offset", "in_flight", "last_epoch", "leader_until"),
+        *("nbytes", "read_replica", "records", "replica_until", "retry_at", "state", "topic_handed_out", "topic_id"),
+        *("tp", "undecided", "version"),
     )
 
     def __init__(self, tp: TopicPartition, state: TopicPartitionState, partition: Any) -> None:
@@ -162,12 +146,12 @@ class FetchBuffer:
     @property
     def nbytes(self) -> int:
         """Bytes queued (still compressed)."""
-        return sum(queue.nbytes for queue in self.queues.values())
+        return sum(queue.nbytes for queue in self)
 
     @property
     def records(self) -> int:
         """Messages queued (an upper bound)."""
-        return sum(queue.records for queue in self.queues.values())
+        return sum(queue.records for queue in self)
 
     def add(self, tp: TopicPartition, state: TopicPartitionState, partition: Any) -> PartitionQueue:
         """Add ``tp`` with an empty queue; drop the queue that it had before."""

@@ -7,15 +7,11 @@ the group has read are gone, and that other records have their offsets.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Iterable, Mapping
 
-from managedconsumer.logs import LogFields
-from managedconsumer.shown import line
+from managedconsumer.fetch.resets import parts_of
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.values import NamedTuple
-
-log = logging.getLogger(__name__)
 
 
 class EpochEnd(NamedTuple):
@@ -57,18 +53,8 @@ def epoch_ends_body(wanted: Mapping[TopicPartition, int], cluster: ClusterSnapsh
 
 def read_epoch_ends(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, EpochEnd]:
     """Return the leader's response by partition, without partitions that have an error or no known epoch."""
-    wanted = set(asked)
     found = {}
-    for topic in answer["topics"]:
-        for part in topic["partitions"]:
-            tp = TopicPartition(topic["topic"], part["partition"])
-            if tp not in wanted:
-                log.warning(
-                    "ignoring %s-%d in an answer about leader epochs: it was not asked for",
-                    line(tp.topic),
-                    tp.partition,
-                    extra=LogFields()(tp),
-                )
-            elif not part["error_code"] and part["end_offset"] >= 0:
-                found[tp] = EpochEnd(part["leader_epoch"], part["end_offset"])
+    for tp, part in parts_of(answer, set(asked), "topic", "partition", "leader epochs"):
+        if not part["error_code"] and part["end_offset"] >= 0:
+            found[tp] = EpochEnd(part["leader_epoch"], part["end_offset"])
     return found

@@ -13,11 +13,9 @@ from typing import Any, Mapping, NamedTuple, Sequence, TypeAlias, cast
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
-from managedconsumer.fetch import request
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.refused import refused_batch
-from managedconsumer.fetch.repeats import Line, Moved, Repeat
-from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.fetch.request import FetchSession, Moved
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.records import RecordChunk
 
@@ -81,7 +79,7 @@ class TooLarge(NamedTuple):
     """A batch of the partition is too large to be received; reading it raises ``error``."""
 
     queue: PartitionQueue
-    error: BaseException
+    error: err.RecordTooLargeError
 
 
 class Fatal(NamedTuple):
@@ -110,7 +108,8 @@ class Lent(NamedTuple):
     patient: bool
     session_id: int
     session_epoch: int
-    lines: list[Line]
+    #: For each partition its queue and version, topic id, number, leader epoch, fetch offset, last epoch, most bytes.
+    lines: list[tuple[PartitionQueue, int, bytes, int, int, int, int, int]]
     #: After so many seconds without a message a request may wait for so many ms; 0: no longer than usual.
     quiet_after: float
     quiet_wait_ms: int
@@ -120,9 +119,16 @@ class LeaderFetch:
     """The decisions of one fetch worker. ``key``: the broker's id and the worker's number (below ``slots``)."""
 
     def __init__(
-        self, key: tuple[int, int], buffer: FetchBuffer, limits: fp.FetchLimits, backoff: Backoff, *, slots: int = 1
+        self,
+        key: tuple[int, int],
+        buffer: FetchBuffer,
+        limits: fp.FetchLimits,
+        backoff: Backoff,
+        *,
+        slots: int = 1,
+        sessions: bool = True,
     ) -> None:
-        """``backoff``: the pauses while the broker cannot be reached."""
+        """``backoff``: the pauses while the broker cannot be reached. ``sessions``: see :class:`FetchSession`."""
         self.key = key
         self.state = FetchState.RESTING
         #: When (handler's clock) the last message came.
@@ -133,9 +139,10 @@ class LeaderFetch:
         self.starved = False
         self._buffer, self._limits, self._slots = buffer, limits, slots
         self._backoff = backoff
-        self._session = FetchSession()
-        self._repeat = Repeat()
-        # The partitions that the next request names, if it repeats the last one; None: it does not repeat it.
+        self._session = FetchSession(used=sessions)
+        # The last request, if it may be repeated: it has all partitions of the worker, each fetched from its leader.
+        self._last: fp.FetchPlan | None = None
+        # The changed partitions of the next request, if it repeats the last one; None: it does not.
         self._moved: Moved | None = None
         self._may_be_patient = limits.min_bytes <= 1 and limits.max_wait_ms < QUIET_WAIT_MS
         # Offsets of responses that went past their own high watermark, see :meth:`_past_watermark`.
@@ -154,13 +161,11 @@ class LeaderFetch:
 
         After a :class:`Recreated` call it again.
         """
-        again = self._repeat.again(self._buffer, snapshot, now, self.key)
-        if again is not None:
-            plan, self._moved = again
-            self._move(self._how_patient(now))
-            return plan, ()
-        self._repeat.forget()
-        self._moved, self.quiet_since = None, now
+        self._moved = None if self._last is None else self._last.again(snapshot, now, self.key)
+        if self._moved is not None:
+            self._move(FetchState.PATIENT if self._may_be_patient and self.quiet(now) else FetchState.ASKING)
+            return self._last, ()
+        self._last, self.quiet_since = None, now
         self._move(FetchState.RESTING)
         events: list[FetchEvent] = []
         self._ask_leaders_again(now, events)
@@ -182,8 +187,8 @@ class LeaderFetch:
         if budget.waiting != waiting:
             events.append(Signal.BUDGET_FREED if budget.waiting < waiting else Signal.BUDGET_WANTED)
         if plan is not None:
-            if not self._limits.rack and plan.asks_leaders_for(mine):
-                self._repeat.keep(plan, self._buffer, snapshot)
+            if plan.whole and not self._limits.rack and plan.asks_leaders_for(mine):
+                self._last = plan
             self._move(FetchState.ASKING)
         return plan
 
@@ -209,19 +214,11 @@ class LeaderFetch:
             events.append(Signal.SOURCES_CHANGED)
 
     def body(self, plan: fp.FetchPlan, version: int) -> dict[str, Any]:
-        """The body of the request: only the changes since the last one, if there is a fetch session."""
-        if version < request.EPOCH_VERSION:
-            request.forget_epochs(plan.body["topics"])
-        body = None if self._moved is None else self._session.repeat(plan.body, self._moved)
-        if body is None:
-            body = self._session.shorten(plan.body, version)
+        """The body of the request, also again after :meth:`accept` was False."""
+        body = self._session.body(plan.body, version, self._moved)
         if self.state is FetchState.PATIENT:
             body["max_wait_ms"] = QUIET_WAIT_MS
         return body
-
-    def whole_body(self, plan: fp.FetchPlan, version: int) -> dict[str, Any]:
-        """The whole request again: the broker has dropped the session (:meth:`accept` was False)."""
-        return self._session.shorten(plan.body, version)
 
     @property
     def wait_ms(self) -> int:
@@ -233,9 +230,6 @@ class LeaderFetch:
     def quiet(self, now: float) -> bool:
         """True when no message came for a while and the request repeats the last one."""
         return not self._moved and now - self.quiet_since >= _QUIET_AFTER
-
-    def _how_patient(self, now: float) -> FetchState:
-        return FetchState.PATIENT if self._may_be_patient and self.quiet(now) else FetchState.ASKING
 
     @property
     def repeats(self) -> bool:
@@ -254,13 +248,18 @@ class LeaderFetch:
         patient, session = self.state is FetchState.PATIENT, self._session
         self._move(FetchState.LENT)
         self._moved = []
+        lines = []
+        for line in plan.lines:
+            entry = line.entry
+            place = (entry["current_leader_epoch"], line.offset, line.last_epoch, entry["partition_max_bytes"])
+            lines.append((line.queue, line.version, line.key[1], line.key[2], *place))
         wait_ms = QUIET_WAIT_MS if self._may_be_patient else 0
-        return Lent(patient, session.id, session.epoch, self._repeat.lines(plan), _QUIET_AFTER, wait_ms)
+        return Lent(patient, session.id, session.epoch, lines, _QUIET_AFTER, wait_ms)
 
     def may_go_on(self, snapshot: ClusterSnapshot, quiet_since: float, now: float) -> bool:
         """True while no request other than the lent one is needed. ``quiet_since``: when the last message came."""
         self.quiet_since = max(self.quiet_since, quiet_since)
-        return self._repeat.may_go_on(self._buffer, snapshot, now)
+        return self._last is not None and self._last.may_go_on(snapshot, now)
 
     def returned(
         self, plan: fp.FetchPlan, places: Sequence[tuple[int, int]], *, epoch: int, patient: bool, quiet_since: float
@@ -269,7 +268,7 @@ class LeaderFetch:
 
         ``epoch``: the session epoch of the request in flight; ``patient``: True for a long poll.
         """
-        self._moved = self._repeat.moved_to(plan, places)
+        self._moved = plan.moved_to(places)
         self._session.moved_to(epoch, self._moved)
         self.quiet_since = max(self.quiet_since, quiet_since)
         self._move(FetchState.PATIENT if patient else FetchState.ASKING)
@@ -279,7 +278,7 @@ class LeaderFetch:
 
         The caller cancels a long poll then: the state is BROKEN_OFF.
         """
-        if self._repeat.holds(self._buffer):
+        if self._last is not None and self._last.holds():
             return True
         if self.state is FetchState.PATIENT:
             self._move(FetchState.BROKEN_OFF)
@@ -288,7 +287,7 @@ class LeaderFetch:
     def delegate(self, plan: fp.FetchPlan) -> None:
         """Leave ``plan`` to the client's long poll from here on."""
         self._move(FetchState.DELEGATED)
-        fp.release(plan, 0.0)
+        plan.release()
 
     # -- connections ----------------------------------------------------------------------------------
 
@@ -299,7 +298,10 @@ class LeaderFetch:
             self._move(FetchState.ASKING)
 
     def accept(self, answer: Mapping[str, Any]) -> bool:
-        """Note the session in ``answer``; False: it is gone, and the caller sends :meth:`whole_body`."""
+        """Note the session in ``answer``; False: it is gone, and the caller sends :meth:`body` again.
+
+        Raises the error of the whole response, if it has another one.
+        """
         return self._session.accept(answer)
 
     def failed(self, plan: fp.FetchPlan, error: err.KafkaException, now: float) -> Sequence[FetchEvent] | None:
@@ -307,38 +309,37 @@ class LeaderFetch:
         broken_off = self.state is FetchState.BROKEN_OFF
         self._move(FetchState.RESTING)
         if broken_off and isinstance(error, err.SocketDisconnectedError):
-            fp.release(plan, 0.0)
+            plan.release()
             return None
-        events: list[FetchEvent] = []
-        fp.failed(plan, now, now + self._backoff.fail(now))
-        self._sources_changed(events)
-        return events
-
-    def succeeded(self) -> None:
-        """Note that the broker has responded."""
-        self._backoff.succeed()
+        plan.failed(now, now + self._backoff.fail(now))
+        self._buffer.moves += 1
+        return [Signal.SOURCES_CHANGED]
 
     def failed_over(self, plan: fp.FetchPlan, snapshot: ClusterSnapshot) -> Sequence[FetchEvent]:
         """Apply new metadata after a failure: partitions with another leader by now need not wait."""
-        fp.ask_new_leaders(plan, self.key[0], snapshot)
-        events: list[FetchEvent] = []
-        self._sources_changed(events)
-        return events
+        plan.ask_new_leaders(self.key[0], snapshot)
+        self._buffer.moves += 1
+        return [Signal.SOURCES_CHANGED]
 
-    # -- responses------------------------------------------------------------------------------------
-
-    def answered(self, plan: fp.FetchPlan) -> None:
-        """Note that the response came: its partitions may be fetched again, and its reserved memory is free."""
-        self._move(FetchState.RESTING)
-        fp.answered(plan)
+    # -- responses --------------------------------------------------------------------------------------
 
     def receive(
-        self, results: Sequence[fp.PartitionResult], snapshot: ClusterSnapshot, now: float, *, leaders_again: float
+        self,
+        plan: fp.FetchPlan,
+        results: Sequence[fp.PartitionResult],
+        snapshot: ClusterSnapshot,
+        now: float,
+        *,
+        leaders_again: float,
+        waiting: bool = False,
     ) -> Sequence[FetchEvent]:
-        """Take over all partitions of a response.
+        """Take over all partitions of the response to ``plan``, and release its reserved memory.
 
         ``leaders_again``: when (handler's clock) to fetch from a leader again, which names the closest replica.
+        ``waiting``: a consuming thread was waiting for this response.
         """
+        self._backoff.succeed()
+        plan.answered()
         self._move(FetchState.RESTING)
         events: list[FetchEvent] = []
         for result in results:
@@ -347,17 +348,18 @@ class LeaderFetch:
                 if chunk is None:
                     self._take_error(result, now, events)
                 else:
-                    self._follow(queue, result.answer, snapshot, now, leaders_again, events)
+                    self._note_ends(queue, result.answer)
+                    preferred = result.answer.get("preferred_read_replica", -1)
+                    if preferred >= 0 and preferred != queue.read_replica:  # the closest to this consumer
+                        fp.go_to_replica(queue, preferred, leaders_again, snapshot, now)
+                        self._sources_changed(events)
                     if not self._take_data(queue, chunk, result, now):
                         result.outcome = fp.Outcome.RETRY
                         result.error = err.KafkaException("offsets beyond the log's end")
             if chunk is None or chunk.nbytes:  # empty responses of an idle topic wake no thread
                 self.must_wake, self.quiet_since = True, now
-        return events
-
-    def note_size(self, results: Sequence[fp.PartitionResult], waiting: bool) -> None:
-        """``waiting``: a consuming thread was waiting when this response came."""
         self.starved = waiting and sum(r.chunk.nbytes for r in results if r.chunk is not None) <= _SMALL_ANSWER
+        return events
 
     def _take_error(self, result: fp.PartitionResult, now: float, events: list[FetchEvent]) -> None:
         queue, outcome = result.queue, result.outcome
@@ -377,24 +379,11 @@ class LeaderFetch:
         elif outcome is fp.Outcome.REFRESH and Signal.METADATA_OLD not in events:
             events.append(Signal.METADATA_OLD)
 
-    def _follow(
-        self,
-        queue: PartitionQueue,
-        answer: Mapping[str, Any],
-        snapshot: ClusterSnapshot,
-        now: float,
-        until: float,
-        events: list[FetchEvent],
-    ) -> None:
-        """Note where the log ends, and move to the replica that the leader prefers for this consumer."""
+    def _note_ends(self, queue: PartitionQueue, answer: Mapping[str, Any]) -> None:
         state = queue.state
         state.highwater = answer["high_watermark"]
         state.last_stable = answer.get("last_stable_offset", -1)
         state.log_start = answer.get("log_start_offset", -1)
-        preferred = answer.get("preferred_read_replica", -1)
-        if preferred >= 0 and preferred != queue.read_replica:
-            fp.go_to_replica(queue, preferred, until, snapshot, now)
-            self._sources_changed(events)
 
     def _take_data(self, queue: PartitionQueue, chunk: RecordChunk, result: fp.PartitionResult, now: float) -> bool:
         """Buffer the data; False: it was not accepted and must be fetched again."""
@@ -426,19 +415,19 @@ class LeaderFetch:
         A broker sends the first batch whole, however large (KIP-74), so it is one partition's.
         """
         self._move(FetchState.RESTING)
-        ticket = fp.separate(plan)
-        if ticket is None:
+        line = plan.separate()
+        if line is None:
             return ()
-        queue, version, offset = ticket
-        batch = refused_batch(queue.context, offset, error, "fetch_message_max_bytes")
+        queue = line.queue
+        batch = refused_batch(queue.context, line.offset, error, self._limits.size_option)
         if batch is None:
             return None
         # The buffer and the collector see the interface only.
-        self._buffer.accept(queue, version, cast("RecordChunk", batch))
+        self._buffer.accept(queue, line.version, cast("RecordChunk", batch))
         return [TooLarge(queue, batch.error)]
 
     def end(self, plan: fp.FetchPlan | None) -> None:
         """End the worker: release its partitions, its reserved memory and its place in the queue for memory."""
         if plan is not None:
-            fp.release(plan, 0.0)
+            plan.release()
         self._buffer.budget.leave(self.key)

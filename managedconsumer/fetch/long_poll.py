@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 from managedconsumer import codes
 from managedconsumer.fetch import request
-from managedconsumer.fetch.sessions import Key
+from managedconsumer.fetch.request import FetchSession, Key
 
 #: Bytes requested of each partition. With 0 a broker would not report that messages are there.
 _LEAST_BYTES = 1
@@ -33,7 +33,7 @@ def _nothing(*_: float) -> None:
 class DelegatedFetch:
     """The partitions of one consumer at one broker. The consumer's and the long poll's threads both use it."""
 
-    __slots__ = ("by_id", "carried", "look", "over", "spots", "wake")
+    __slots__ = ("by_id", "carried", "look", "offered", "over", "spots", "wake")
 
     def __init__(
         self,
@@ -51,6 +51,8 @@ class DelegatedFetch:
         self.by_id = by_id
         self.wake = wake
         self.look = look
+        #: True once the long poll has it.
+        self.offered = False
         #: True as soon as a request with all of its partitions is in flight.
         self.carried = False
         #: True once cancelled; the consumer fetches by itself.
@@ -105,6 +107,8 @@ class LongPollPlan:
     def __init__(self, isolation: int) -> None:
         """``isolation``: the isolation level of all consumers that wait here, as in a Fetch."""
         self._isolation = isolation
+        self._session = FetchSession()
+        self._whole: dict[str, Any] = {}
         self._places: dict[Key, _Place] = {}
         # By the name and by the id of the topic: a response may have either.
         self._named: dict[tuple[Any, int], _Place] = {}
@@ -150,9 +154,18 @@ class LongPollPlan:
         if not self._places:
             return None
         topics = request.by_topic((name, topic_id, place.entry) for (name, topic_id, _), place in self._places.items())
-        return request.body(
+        self._whole = request.body(
             topics, max_wait_ms=wait_ms, min_bytes=1, max_bytes=_LEAST_BYTES, isolation_level=self._isolation
         )
+        return self._whole
+
+    def connected(self) -> None:
+        """Note a new connection: the broker has no session for it."""
+        self._session.reset()
+
+    def body(self, version: int) -> dict[str, Any]:
+        """Return what to send for the last :meth:`request`: in a session only the changes."""
+        return self._session.body(self._whole, version, None if self.changed else [])
 
     def sent(self) -> None:
         """The request is in flight: from here on waiting consumers learn of every change."""
@@ -162,8 +175,13 @@ class LongPollPlan:
                 each.carried = True
 
     def receive(self, answer: Mapping[str, Any]) -> list[DelegatedFetch]:
-        """Remove and return the consumers that have messages to fetch, according to this response."""
+        """Remove and return the consumers that have messages to fetch, according to this response.
+
+        Raises the error of the whole response. If the session is gone, the next request begins a new one.
+        """
         concerned: list[DelegatedFetch] = []
+        if not self._session.accept(answer):
+            return concerned
         for topic in answer["responses"]:
             name = topic["topic"] or bytes(topic["topic_id"])
             for part in topic["partitions"]:

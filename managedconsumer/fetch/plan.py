@@ -10,8 +10,8 @@ from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.fetch import request
 from managedconsumer.fetch.answers import may_pass
-from managedconsumer.fetch.budget import FetchBudget
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
+from managedconsumer.fetch.request import Key, Moved
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import PartitionContext, RecordChunk
@@ -24,7 +24,9 @@ _FOLLOWER_REST = 10.0
 
 
 class FetchLimits(NamedTuple):
-    """Limits of a request; sizes in bytes, times in milliseconds. ``beside``: see ``wire.compression.decompress``."""
+    """Limits of a request; sizes in bytes, times in milliseconds. ``beside``: see ``wire.compression.decompress``.
+    ``size_option``: the user's name of ``partition_max_bytes``, for errors.
+    """
 
     min_bytes: int = 1
     max_wait_ms: int = 100
@@ -35,25 +37,157 @@ class FetchLimits(NamedTuple):
     check_crcs: bool = True
     max_batch_bytes: int = 64 * 1024 * 1024
     beside: Beside | None = None
+    size_option: str = "fetch_message_max_bytes"
+
+
+class Line:
+    """One partition of a request: the values last sent, and the version of its queue under which a response counts."""
+
+    __slots__ = ("entries", "key", "last_epoch", "offset", "place", "queue", "version")
+
+    def __init__(self, queue: PartitionQueue, key: Key, entries: list[dict[str, Any]], place: int) -> None:
+        self.queue, self.key, self.entries, self.place = queue, key, entries, place
+        self.version, self.offset, self.last_epoch = queue.version, queue.fetch_offset, queue.last_epoch
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The partition in the request's body."""
+        return self.entries[self.place]
+
+    def move(self, offset: int, last_epoch: int) -> tuple[Key, Mapping[str, Any]]:
+        """Request from ``offset`` on; returns the changed entry. A new dict: the session keeps the last one."""
+        self.offset, self.last_epoch = offset, last_epoch
+        entry = self.entries[self.place] = {**self.entry, "fetch_offset": offset, "last_fetched_epoch": last_epoch}
+        return self.key, entry
 
 
 class FetchPlan:
-    """One Fetch request, and the versions of its queues under which its response counts."""
+    """A Fetch request. It can be repeated while only positions move, which is nearly always the case: a new plan visits
+    every partition of the consumer, and a session compares all of them with the broker's state.
+    """
 
     def __init__(
-        self, body: dict[str, Any], by_id: bool, budget: FetchBudget, granted: int, *, whole: bool = True
+        self, buffer: FetchBuffer, cluster: ClusterSnapshot, by_id: bool, granted: int, *, whole: bool = True
     ) -> None:
-        self.body, self.by_id, self.budget = body, by_id, budget
+        self.body: dict[str, Any] = {}
+        self.by_id = by_id
         #: Bytes reserved for its response, see :mod:`managedconsumer.fetch.budget`; 0: they were released.
         self.granted = granted
-        #: False: less memory was free than it could use.
+        #: False: less memory was free than it could use, and there may be more the next time.
         self.whole = whole
-        self.tickets: dict[tuple[Any, int], tuple[PartitionQueue, int, int]] = {}
+        self.lines: list[Line] = []
+        #: The lines by the topic's name, and also by its id: Kafka 2.8 to 3.0 have names in Fetch responses.
+        self.tickets: dict[tuple[Any, int], Line] = {}
+        self._buffer, self._cluster, self._asked = buffer, cluster, granted
+        self._members, self._moves = buffer.members, buffer.moves
+
+    def add(self, line: Line) -> None:
+        """Add a partition, which is in flight from here on."""
+        name, topic_id, number = line.key
+        self.lines.append(line)
+        self.tickets[name, number] = line
+        if self.by_id:
+            self.tickets[topic_id, number] = line
+        line.queue.in_flight = True
+
+    # -- the same request again -------------------------------------------------------------------------
 
     def asks_leaders_for(self, queues: Sequence[PartitionQueue]) -> bool:
         """True if it fetches exactly ``queues``, each from its leader."""
-        asked = {ticket[0] for ticket in self.tickets.values()}
-        return len(asked) == len(queues) and not any(q.read_replica >= 0 or q.alone for q in queues)
+        return len(self.lines) == len(queues) and not any(q.read_replica >= 0 or q.alone for q in queues)
+
+    def holds(self) -> bool:
+        """False when another request is needed: after a user's call, a rebalance or a reset, or because other workers
+        wait for its memory."""
+        return self._fits() and all(line.queue.version == line.version for line in self.lines)
+
+    def _fits(self) -> bool:
+        buffer = self._buffer
+        return not buffer.budget.waiting and buffer.members == self._members and buffer.moves == self._moves
+
+    def again(self, cluster: ClusterSnapshot, now: float, who: Hashable = None) -> Moved | None:
+        """Request the present positions, and mark the partitions in flight; returns the entries that have changed.
+
+        None: another request is needed now, or there is no memory. ``who``: the worker that sends it.
+        """
+        moved = self._look(cluster, now, False)
+        if moved is None or not self._buffer.budget.ask(who, self._asked, self._asked, self._buffer.nbytes):
+            return None
+        self.granted = self._asked
+        for line in self.lines:
+            line.queue.in_flight = True
+        return [line.move(line.queue.fetch_offset, line.queue.last_epoch) for line in moved]
+
+    def may_go_on(self, cluster: ClusterSnapshot, now: float) -> bool:
+        """True if the request in flight may be repeated after its response, with the same reserved memory."""
+        return self._look(cluster, now, True) is not None and self._buffer.budget.holds(self._buffer)
+
+    def moved_to(self, places: Sequence[tuple[int, int]]) -> Moved:
+        """Note the values of later requests: for each line its offset and last epoch. Returns the changed entries."""
+        lines = zip(self.lines, places, strict=True)
+        return [line.move(*place) for line, place in lines if place != (line.offset, line.last_epoch)]
+
+    def _look(self, cluster: ClusterSnapshot, now: float, in_flight: bool) -> list[Line] | None:
+        """Return the lines whose position has moved; None: another request is needed."""
+        if cluster is not self._cluster or not self._fits():
+            return None
+        moved, most = [], self._buffer.max_messages
+        for line in self.lines:  # the check of :func:`wanted`, without a call for each
+            queue = line.queue
+            offset = queue.fetch_offset
+            if (
+                queue.version != line.version
+                or queue.in_flight is not in_flight
+                or offset < 0
+                or now < queue.retry_at
+                or queue.alone
+                or queue.records >= most
+                or not queue.state.is_fetchable()
+            ):
+                return None
+            if offset != line.offset or queue.last_epoch != line.last_epoch:
+                moved.append(line)
+        return moved
+
+    # -- its end ----------------------------------------------------------------------------------------
+
+    def release(self, retry_at: float = 0.0) -> None:
+        """The response came, or will not come: the partitions may be fetched again from ``retry_at`` on."""
+        self._buffer.budget.give_back(self.granted)
+        self.granted = 0
+        for line in self.lines:
+            if line.queue.version == line.version:
+                line.queue.in_flight = False
+                line.queue.retry_at = retry_at
+
+    def answered(self) -> None:
+        """The response came, and was not too large: its partitions may be fetched again, and share a request."""
+        self.release()
+        for line in self.lines:
+            line.queue.alone = False
+
+    def failed(self, now: float, retry_at: float) -> None:
+        """The broker cannot be reached: leave followers, and fetch from leaders again from ``retry_at`` on."""
+        self.release(retry_at)
+        for line in self.lines:
+            if line.queue.read_replica >= 0:
+                leave_replica(line.queue, now)
+                line.queue.retry_at = 0.0
+
+    def ask_new_leaders(self, node: int, cluster: ClusterSnapshot) -> None:
+        """``node`` has failed: partitions with another leader by now need not wait for its recovery."""
+        for line in self.lines:
+            if line.queue.version == line.version and source_node(line.queue, cluster) != node:
+                line.queue.retry_at = 0.0
+
+    def separate(self) -> Line | None:
+        """Return the partition whose response is too large to receive. None: it is not known, and each is fetched alone
+        from now on."""
+        self.release()
+        known = len(self.lines) == 1
+        for line in self.lines:
+            line.queue.alone = not known
+        return self.lines[0] if known else None
 
 
 class Outcome(Enum):
@@ -149,20 +283,16 @@ def plan_fetch(
     if not granted:
         return None
     by_id = all((info := cluster.topics.get(q.tp.topic)) is not None and info.topic_id for q in chosen)
-    plan = FetchPlan({}, by_id, buffer.budget, granted, whole=whole)
-    entries = []
+    plan = FetchPlan(buffer, cluster, by_id, granted, whole=whole)
+    topics: dict[tuple[str, bytes], list[dict[str, Any]]] = {}
     for queue in chosen:
-        name, number = queue.tp
-        topic_id = cluster.topics[name].topic_id if by_id else bytes(16)
-        entries.append((name, topic_id or bytes(16), _entry(queue, cluster, limits)))
-        ticket = (queue, queue.version, queue.fetch_offset)
-        # Kafka 2.8 to 3.0 have topic ids in metadata, but names in Fetch responses.
-        plan.tickets[name, number] = ticket
-        if by_id:
-            plan.tickets[topic_id, number] = ticket
-        queue.in_flight = True
+        name = queue.tp.topic
+        topic_id = (cluster.topics[name].topic_id if by_id else None) or bytes(16)
+        entries = topics.setdefault((name, topic_id), [])
+        entries.append(_entry(queue, cluster, limits))
+        plan.add(Line(queue, (name, topic_id, queue.tp.partition), entries, len(entries) - 1))
     plan.body = request.body(
-        request.by_topic(entries),
+        [{"topic": name, "topic_id": topic_id, "partitions": each} for (name, topic_id), each in topics.items()],
         # The others are waiting.
         max_wait_ms=0 if alone else limits.max_wait_ms // (1 + buffer.budget.waiting),
         min_bytes=limits.min_bytes,
@@ -198,55 +328,6 @@ def _entry(queue: PartitionQueue, cluster: ClusterSnapshot, limits: FetchLimits)
     return request.entry(queue.tp.partition, leader_epoch, queue.fetch_offset, last_epoch, limits.partition_max_bytes)
 
 
-def failed(plan: FetchPlan, now: float, retry_at: float) -> None:
-    """The broker cannot be reached: leave followers, and fetch from leaders again from ``retry_at`` on."""
-    release(plan, retry_at)
-    for queue, _, _ in plan.tickets.values():
-        if queue.read_replica >= 0:
-            leave_replica(queue, now)
-            queue.retry_at = 0.0
-
-
-def separate(plan: FetchPlan) -> tuple[PartitionQueue, int, int] | None:
-    """Return the queue, version and offset of the partition whose response is too large to receive.
-
-    None: the partition is not known yet, so each is fetched alone from now on.
-    """
-    release(plan, 0.0)
-    tickets = {ticket[0]: ticket for ticket in plan.tickets.values()}
-    if len(tickets) == 1:
-        (queue,) = tickets
-        queue.alone = False
-        return tickets[queue]
-    for queue in tickets:
-        queue.alone = True
-    return None
-
-
-def answered(plan: FetchPlan) -> None:
-    """The response came, and was not too large: its partitions may be fetched again, and share a request."""
-    for queue, _, _ in plan.tickets.values():
-        queue.alone = False
-    release(plan, 0.0)
-
-
-def ask_new_leaders(plan: FetchPlan, node: int, cluster: ClusterSnapshot) -> None:
-    """``node`` has failed: partitions with another leader by now need not wait for its recovery."""
-    for queue, version, _ in plan.tickets.values():
-        if queue.version == version and source_node(queue, cluster) != node:
-            queue.retry_at = 0.0
-
-
-def release(plan: FetchPlan, retry_at: float) -> None:
-    """The response came, or will not come: the partitions may be fetched again from ``retry_at`` on."""
-    plan.budget.give_back(plan.granted)
-    plan.granted = 0
-    for queue, version, _ in plan.tickets.values():
-        if queue.version == version:
-            queue.in_flight = False
-            queue.retry_at = retry_at
-
-
 def read_answer(plan: FetchPlan, answer: Mapping[str, Any], limits: FetchLimits) -> list[PartitionResult]:
     """Decode a response by partition. This reads all batch headers, so call it without the lock."""
     results = []
@@ -254,9 +335,9 @@ def read_answer(plan: FetchPlan, answer: Mapping[str, Any], limits: FetchLimits)
         name = topic["topic"] or bytes(topic["topic_id"])
         for part in topic["partitions"]:
             key = (name, part["partition_index"])
-            ticket = plan.tickets.get(key)
-            if ticket is not None:
-                results.append(_read_partition(*ticket, part, limits))
+            asked = plan.tickets.get(key)
+            if asked is not None:
+                results.append(_read_partition(asked.queue, asked.version, asked.offset, part, limits))
             else:
                 log.debug("ignoring partition %d of %r in a fetch answer: it was not asked for", key[1], key[0])
     return results

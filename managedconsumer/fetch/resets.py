@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterable, Mapping
+from typing import Any, Container, Iterable, Iterator, Mapping, TypeVar
 
 from managedconsumer import codes
 from managedconsumer import errors as err
@@ -14,6 +14,7 @@ from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.values import NamedTuple
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 
 class OffsetAnswer(NamedTuple):
@@ -31,29 +32,28 @@ class OffsetAnswer(NamedTuple):
 
 
 def by_leader(
-    wanted: Mapping[TopicPartition, int], cluster: ClusterSnapshot
-) -> tuple[dict[int, dict[TopicPartition, int]], list[TopicPartition]]:
-    """Group ``{partition: timestamp or -1/-2}`` by leading broker; the second value lists those without a leader."""
-    grouped: dict[int, dict[TopicPartition, int]] = {}
+    wanted: Mapping[TopicPartition, _T], cluster: ClusterSnapshot
+) -> tuple[dict[int, dict[TopicPartition, _T]], list[TopicPartition]]:
+    """Group ``wanted`` by leading broker; the second value lists the partitions without a leader."""
+    grouped: dict[int, dict[TopicPartition, _T]] = {}
     homeless = []
     topics, brokers = cluster.topics, cluster.brokers
-    for tp, timestamp in wanted.items():  # there may be thousands: no calls for each
+    for tp, each in wanted.items():  # there may be thousands: no calls for each
         info = topics.get(tp[0])
         part = None if info is None else info.partitions.get(tp[1])
         if part is None or part.leader not in brokers:
             homeless.append(tp)
         else:
-            grouped.setdefault(part.leader, {})[tp] = timestamp
+            grouped.setdefault(part.leader, {})[tp] = each
     return grouped, homeless
 
 
 def list_offsets_body(wanted: Mapping[TopicPartition, int], isolation_level: int, timeout_ms: int) -> dict[str, Any]:
     """A ListOffsets request for one broker."""
     topics: dict[str, list[dict[str, Any]]] = {}
-    for tp, timestamp in wanted.items():
-        topics.setdefault(tp.topic, []).append(
-            {"partition_index": tp.partition, "current_leader_epoch": -1, "timestamp": timestamp}
-        )
+    for (name, number), timestamp in wanted.items():
+        part = {"partition_index": number, "current_leader_epoch": -1, "timestamp": timestamp}
+        topics.setdefault(name, []).append(part)
     return {
         "replica_id": -1,
         "isolation_level": isolation_level,
@@ -62,25 +62,28 @@ def list_offsets_body(wanted: Mapping[TopicPartition, int], isolation_level: int
     }
 
 
+def parts_of(
+    answer: Mapping[str, Any], asked: Container[TopicPartition], topic_key: str, part_key: str, what: str
+) -> Iterator[tuple[TopicPartition, Mapping[str, Any]]]:
+    """The requested partitions of a response about ``what``; the keys are those of a topic's name and a number."""
+    for topic in answer["topics"]:
+        for part in topic["partitions"]:
+            tp = TopicPartition(topic[topic_key], part[part_key])
+            if tp in asked:
+                yield tp, part
+            else:
+                name, extra = line(tp.topic), LogFields()(tp)
+                log.warning(
+                    "ignoring %s-%d in an answer about %s: it was not asked for", name, tp[1], what, extra=extra
+                )
+
+
 def read_list_offsets(answer: Mapping[str, Any], asked: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAnswer]:
     """The response by partition. A missing partition counts as unknown; one that was not requested is ignored."""
     missing = err.error_for_code(codes.UNKNOWN_TOPIC_OR_PARTITION)
     found = {tp: OffsetAnswer(-1, -1, -1, missing) for tp in asked}
-    for topic in answer["topics"]:
-        for part in topic["partitions"]:
-            tp, code = TopicPartition(topic["name"], part["partition_index"]), part["error_code"]
-            if tp not in found:
-                log.warning(
-                    "ignoring %s-%d in an answer about offsets: it was not asked for",
-                    line(tp.topic),
-                    tp.partition,
-                    extra=LogFields()(tp),
-                )
-                continue
-            found[tp] = OffsetAnswer(
-                part["offset"],
-                part["timestamp"],
-                part.get("leader_epoch", -1),
-                err.error_for_code(code) if code else None,
-            )
+    for tp, part in parts_of(answer, found, "name", "partition_index", "offsets"):
+        code, epoch = part["error_code"], part.get("leader_epoch", -1)
+        error = err.error_for_code(code) if code else None
+        found[tp] = OffsetAnswer(part["offset"], part["timestamp"], epoch, error)
     return found

@@ -8,27 +8,35 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Callable, Generator, Iterable, Mapping, cast
+from functools import partial
+from typing import Any, Callable, Generator
 
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
-from managedconsumer.fetch import request, resets
+from managedconsumer.fetch import plan as fp
+from managedconsumer.fetch import resets
 from managedconsumer.fetch.answers import may_pass
-from managedconsumer.fetch.refused import refused_batch
-from managedconsumer.fetch.request import version_of
+from managedconsumer.fetch.buffer import FetchBuffer
+from managedconsumer.fetch.leader import Fatal, FetchState, LeaderFetch, OutOfRange, TooLarge
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
-from managedconsumer.runtime.net.connection import Connection, answer_timeout_ms
-from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.net.fetching import Sent, send_fetch
+from managedconsumer.structs import OffsetType, TopicPartition
+from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.protocol import schemas
-from managedconsumer.wire.records import PartitionContext, RecordChunk
+from managedconsumer.wire.records import RecordChunk
 
 log = logging.getLogger(__name__)
 
 # How long (seconds) to retry when the log ends before the range: a new leader may not know its end yet.
 _SHORT_LOG_PATIENCE = 15.0
+# The pauses (seconds) between two attempts, before the jitter.
+_PAUSES = 0.05, 1.0
+#: Memory (bytes) is no bound: a range holds one response, and the next one may be on its way.
+NO_BOUND = 1 << 40
 
 OnLost = Callable[[int, int], None]
 
@@ -49,6 +57,18 @@ class RangeLimits:
     max_batch_bytes: int = 64 * 1024 * 1024
     patience: float = 120.0
     size_option: str = "partition_max_bytes"
+
+    def of_requests(self, max_bytes: int) -> fp.FetchLimits:
+        """Return the limits of requests; ``max_bytes``: of a whole response."""
+        return fp.FetchLimits(
+            max_wait_ms=self.max_wait_ms,
+            partition_max_bytes=self.partition_max_bytes,
+            max_bytes=max_bytes,
+            isolation_level=self.isolation_level,
+            check_crcs=self.check_crcs,
+            max_batch_bytes=self.max_batch_bytes,
+            size_option=self.size_option,
+        )
 
 
 def fetch_range(
@@ -78,10 +98,12 @@ def fetch_range(
     Taking records from a damaged chunk raises CorruptRecordError; after ``chunk.skip_corrupt()`` the range continues. A
     batch that is larger than a response may be comes as such a chunk (RecordTooLargeError).
 
-    One thread uses the iterator at a time; closing it early is fine. Source: Kafka's protocol (Fetch, KIP-74, KIP-320).
+    ``LeaderFetch`` decides on requests, pauses and errors of partitions, as for consumers. One thread uses the iterator
+    at a time; closing it early is fine. Source: Kafka's protocol (Fetch, KIP-74, KIP-320).
     """
-    reader = _RangeReader(source, TopicPartition(topic, partition), stop, limits or RangeLimits(), on_lost, topic_id)
-    return reader.chunks(PartitionContext(topic, partition, partition_object), start)
+    tp = TopicPartition(topic, partition)
+    reader = _RangeReader(source, tp, stop, limits or RangeLimits(), on_lost, partition_object)
+    return reader.chunks(start, topic_id)
 
 
 class _RangeReader:
@@ -94,92 +116,173 @@ class _RangeReader:
         stop: int,
         limits: RangeLimits,
         on_lost: OnLost | None,
-        topic_id: bytes | None,
+        partition_object: Any,
     ) -> None:
-        self._own_pool = isinstance(source, Cluster)
-        self._pool = ConnectionPool(source) if isinstance(source, Cluster) else source
-        self._cluster = self._pool.cluster
+        self._cluster = source if isinstance(source, Cluster) else source.cluster
         self._cluster.allow_answers_of(2 * limits.partition_max_bytes)
-        self._tp = tp
-        self._stop = stop
-        self._limits = limits
-        self._on_lost = on_lost
-        self._topic_id = topic_id
-        self._max_bytes = limits.partition_max_bytes
+        self._tp, self._stop, self._limits, self._on_lost = tp, stop, limits, on_lost
+        self._requests = limits.of_requests(limits.partition_max_bytes)
+        # The next offset to read is the state's position.
+        self._state, self._buffer = TopicPartitionState(), FetchBuffer(1, NO_BOUND)
+        self._queue = self._buffer.add(tp, self._state, partition_object)
+        random = self._cluster.handler.random
+        self._backoff, self._silence = Backoff(*_PAUSES, random), Backoff(*_PAUSES, random)
+        self._mind = self._make_mind(-1)
         self._connection: Connection | None = None
-        self._pending: int | None = None
-        self._backoff = Backoff(0.05, 1.0, self._cluster.handler.random)
+        # The request in flight.
+        self._plan: fp.FetchPlan | None = None
+        self._sent: Sent | None = None
         self._failing_since: float | None = None
+        # True: the range is of one topic, whose id is known.
+        self._begun = False
+
+    def _make_mind(self, node: int) -> LeaderFetch:
+        return LeaderFetch((node, 0), self._buffer, self._requests, self._backoff, sessions=False)
+
+    def _seek(self, offset: int) -> None:
+        self._state.seek(offset)
+        self._buffer.restart(self._tp)
+
+    @property
+    def _offset(self) -> int:
+        return self._state.position or 0
 
     # -- the loop -------------------------------------------------------------------------------------
 
-    def chunks(self, context: PartitionContext, start: int) -> Generator[RecordChunk, None, None]:
+    def chunks(self, start: int, topic_id: bytes | None) -> Generator[RecordChunk, None, None]:
         """The generator behind :func:`fetch_range`."""
-        offset = start
+        self._seek(start)
+        if topic_id is not None:
+            self._queue.belongs_to(topic_id)
+            self._begun = True
         try:
-            while offset < self._stop:
-                try:
-                    part = self._ask(offset)
-                except err.OffsetOutOfRangeError:
-                    offset = self._pass_lost(offset)
+            while self._offset < self._stop:
+                self._round()
+                found = self._buffer.pop()
+                if found is None:
                     continue
-                except err.FATAL_LOCAL_ERRORS:
-                    raise
-                except err.FrameTooLargeError as error:
-                    batch = refused_batch(context, offset, error, self._limits.size_option)
-                    if batch is None:
-                        self._recover(error)
-                        continue
-                    self._drop_connection()
-                    if batch.error.offset >= self._stop:  # the log has no records up to there
-                        break
-                    refused = cast("RecordChunk", batch)
-                    yield refused
-                    offset = self._behind(refused)
-                    continue
-                except err.KafkaException as error:
-                    self._recover(error)
-                    continue
-                chunk = self._chunk(context, part, offset)
-                if chunk is None:
-                    offset = self._stop if self._nothing_left(part, offset) else offset
-                    continue
+                chunk = found[1]
+                # A range is of the log that is there now: its leader compares no epochs.
+                self._queue.last_epoch = -1
                 self._progress()
-                reached = chunk.next_fetch_offset
-                if not chunk.corrupt and reached < self._stop:
-                    self._send_ahead(reached)
+                if not chunk.corrupt and chunk.next_fetch_offset < self._stop:
+                    self._send_ahead()
                 yield chunk
-                offset = self._behind(chunk)
+                if chunk.corrupt and chunk.position <= chunk.fetch_offset:
+                    chunk.take(1)  # the caller did not read to the damage: raise it now
+                self._state.position = chunk.position if chunk.corrupt else chunk.next_fetch_offset
+                self._buffer.used_up(self._queue, chunk)
         finally:
             self._release()
 
-    def _chunk(self, context: PartitionContext, part: Mapping[str, Any], offset: int) -> RecordChunk | None:
-        """Return the response's records; None when there are none, or when a larger request is needed first."""
-        chunk = chunk_of(context, part, offset, self._limits)
-        if chunk.needs_bytes:
-            if chunk.needs_bytes <= self._max_bytes:
-                raise err.MalformedResponseError(
-                    f"{self._tp.topic}-{self._tp.partition}: the broker cut a batch of {chunk.needs_bytes} bytes off "
-                    f"although it was allowed {self._max_bytes}"
-                )
-            self._max_bytes = chunk.needs_bytes
-            return None
-        if chunk.corrupt or chunk.next_fetch_offset > offset:
-            return chunk
-        return None
+    def _round(self) -> None:
+        """Send a request, unless one is in flight, and take its response."""
+        answer = None
+        try:
+            if self._sent is None:
+                self._next_request()
+            sent, self._sent = self._sent, None
+            if sent is not None:
+                answer = sent.receive()
+                self._mind.accept(answer)
+        except err.FATAL_LOCAL_ERRORS:
+            raise
+        except err.KafkaException as error:
+            if not isinstance(error, err.FrameTooLargeError) or not self._too_large(error):
+                self._failed(error)
+            return
+        if answer is not None:
+            self._take(answer)
+        elif fp.recreated(self._queue, self._cluster.snapshot):
+            self._pass_lost()
 
-    def _nothing_left(self, part: Mapping[str, Any], offset: int) -> bool:
-        """Check an empty response: True when there is no record up to ``stop``, so that the range ends here."""
-        end = part["high_watermark"]
-        if self._limits.isolation_level == 1 and part.get("last_stable_offset", -1) >= 0:
-            end = min(end, part["last_stable_offset"])
+    def _next_request(self) -> None:
+        """Send the next request, or wait until there is one."""
+        node, snapshot, now = self._leader(), self._cluster.snapshot, self._cluster.handler.now()
+        if self._mind.key[0] != node or self._mind.state is FetchState.ENDED:
+            self._drop_connection()
+            self._mind = self._make_mind(node)
+        self._send(now)
+        if self._sent is None and not fp.recreated(self._queue, snapshot):
+            self._cluster.handler.sleep(self._mind.next_deadline(snapshot, now))
+
+    def _send(self, now: float) -> None:
+        """Send the next request, if there is one now."""
+        mind = self._mind
+        self._plan, _ = mind.next_request(self._cluster.snapshot, now)
+        if self._plan is not None:
+            if self._connection is None:
+                self._connection = self._cluster.lend(mind.key[0], patience=0.0)
+            body = partial(mind.body, self._plan)
+            self._sent = send_fetch(self._connection, self._plan.by_id, mind.wait_ms, body, now)
+
+    def _leader(self) -> int:
+        snapshot = self._cluster.snapshot
+        if self._tp.topic not in snapshot.topics or fp.recreated(self._queue, snapshot):
+            if not self._begun:  # the id may be from old metadata
+                self._queue.topic_id = None
+            snapshot = self._cluster.refresh([self._tp.topic])
+        info = snapshot.topics.get(self._tp.topic)
+        if info is not None and info.error_code:
+            raise err.error_for_code(info.error_code, f"topic {self._tp.topic!r}")
+        if info is None or self._tp.partition not in info.partitions:
+            raise err.UnknownTopicOrPartition(f"there is no partition {self._tp.partition} of topic {self._tp.topic!r}")
+        if snapshot.leader_for(self._tp) is None:
+            raise err.LeaderNotFoundError(f"{self._tp.topic}-{self._tp.partition} has no leader")
+        return fp.source_node(self._queue, snapshot)
+
+    def _send_ahead(self) -> None:
+        """Send the next request before the caller has processed the last chunk. The next round meets its failure."""
+        try:
+            self._send(self._cluster.handler.now())
+        except err.KafkaException as error:
+            log.debug("%s-%d: %s", *self._tp, error)
+            self._give_up_request(error)
+
+    # -- responses ------------------------------------------------------------------------------------
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        """Take a response: its records go into the buffer."""
+        plan, self._plan = self._plan, None
+        assert plan is not None  # it was sent
+        results, now, offset = fp.read_answer(plan, answer, self._requests), self._cluster.handler.now(), self._offset
+        for event in self._mind.receive(plan, results, self._cluster.snapshot, now, leaders_again=float("inf")):
+            if isinstance(event, OutOfRange):
+                self._pass_lost()
+                return
+            if isinstance(event, Fatal):
+                raise event.error
+        for result in results:
+            if isinstance(result.error, err.KafkaException):
+                self._failed(result.error)
+            elif result.chunk is not None and result.chunk.next_fetch_offset == offset and not result.chunk.corrupt:
+                self._nothing_came(offset)
+        if not results:  # throttled (KIP-219): the broker responds without any partition; a little later as usual
+            self._note_failure(err.error_for_code(codes.THROTTLING_QUOTA_EXCEEDED, "the broker throttles this client"))
+
+    def _too_large(self, error: err.FrameTooLargeError) -> bool:
+        """Take a response that is larger than it may be; False: it was no response."""
+        events = None if self._plan is None else self._mind.too_large(self._plan, error)
+        if events is None:
+            return False
+        self._plan = None
+        self._drop_connection()
+        if any(isinstance(event, TooLarge) and event.error.offset >= self._stop for event in events):
+            self._seek(self._stop)  # the log has no records up to there
+        return True
+
+    def _nothing_came(self, offset: int) -> None:
+        """Check an empty response: the range ends here if there is no record up to ``stop``."""
+        end, stable = self._state.highwater or 0, self._state.last_stable
+        if self._limits.isolation_level == 1 and stable is not None and stable >= 0:
+            end = min(end, stable)
         if end >= self._stop:
             # Do not trust it: the next batch covers gaps of compaction and transactions, and brokers answer a slow
             # read from tiered storage (KIP-405) without records, too.
             now = self._cluster.handler.now()
             waited = now - (now if self._failing_since is None else self._failing_since)
             self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))
-            return False
+            return
         # A new leader learns the high watermark a moment after it began to lead; a truncated log stays short.
         name = f"{self._tp.topic}-{self._tp.partition}"
         short = f"{name} ends at offset {end}, and the range at {self._stop}: was the topic truncated or made anew?"
@@ -189,110 +292,37 @@ class _RangeReader:
             if self._on_lost is None:
                 raise
             self._on_lost(offset, self._stop)
-            return True
-        return False
-
-    def _behind(self, chunk: RecordChunk) -> int:
-        """Return the next offset after the caller has processed ``chunk``."""
-        if not chunk.corrupt:
-            return chunk.next_fetch_offset
-        if chunk.position <= chunk.fetch_offset:
-            chunk.take(1)  # the caller did not read to the damage: raise it now
-        return max(chunk.position, chunk.fetch_offset)
-
-    # -- requests -------------------------------------------------------------------------------------
-
-    def _ask(self, offset: int) -> Mapping[str, Any]:
-        """Return the broker's response for the partition, from ``offset`` on; raises its typed error."""
-        connection = self._connection or self._connect()
-        if self._pending is None:
-            self._send(connection, offset)
-        pending, self._pending = self._pending, None
-        assert pending is not None  # sent just now
-        # Count from now: the request may have been sent long before the caller asks for the response.
-        now = self._cluster.handler.now()
-        answer = connection.receive(pending, answer_timeout_ms(connection, self._limits.max_wait_ms, now))
-        if answer["error_code"]:
-            raise err.error_for_code(answer["error_code"])
-        for topic in answer["responses"]:
-            for part in topic["partitions"]:
-                if part["partition_index"] == self._tp.partition:
-                    if part["error_code"]:
-                        raise err.error_for_code(part["error_code"])
-                    found: Mapping[str, Any] = part
-                    return found
-        # Throttled (KIP-219): the broker responds without any partition; a little later it responds as usual.
-        raise err.error_for_code(codes.THROTTLING_QUOTA_EXCEEDED, f"{connection.address} throttles this client")
-
-    def _connect(self) -> Connection:
-        leader = self._leader()
-        self._connection = self._pool.borrow(leader.node_id)
-        return self._connection
-
-    def _leader(self) -> BrokerInfo:
-        snapshot = self._cluster.snapshot
-        if self._tp.topic not in snapshot.topics:
-            snapshot = self._cluster.refresh([self._tp.topic])
-        info = snapshot.topics.get(self._tp.topic)
-        if info is not None and info.error_code:
-            raise err.error_for_code(info.error_code, f"topic {self._tp.topic!r}")
-        if info is None or self._tp.partition not in info.partitions:
-            raise err.UnknownTopicOrPartition(f"there is no partition {self._tp.partition} of topic {self._tp.topic!r}")
-        leader = snapshot.leader_for(self._tp)
-        if leader is None:
-            raise err.LeaderNotFoundError(f"{self._tp.topic}-{self._tp.partition} has no leader")
-        return leader
-
-    def _send(self, connection: Connection, offset: int) -> None:
-        if self._made_anew():
-            self._cluster.refresh([self._tp.topic])  # the metadata may be old
-            if self._made_anew():
-                raise err.OffsetOutOfRangeError(f"the topic {self._tp.topic!r} was deleted and made anew")
-        info = self._cluster.snapshot.topics[self._tp.topic]
-        version = version_of(connection.version(schemas.FETCH), by_id=info.topic_id is not None)
-        asked = [(self._tp, info.topic_id, info.partitions[self._tp.partition].leader_epoch, offset)]
-        body = fetch_body(asked, self._max_bytes, self._max_bytes, self._limits)
-        self._pending = connection.send(schemas.FETCH, body, version)
-
-    def _made_anew(self) -> bool:
-        info = self._cluster.snapshot.topics.get(self._tp.topic)
-        known = None if info is None else info.topic_id
-        return self._topic_id is not None and known not in (None, self._topic_id)
-
-    def _send_ahead(self, offset: int) -> None:
-        """Send the next request before the caller has processed the last chunk; an error drops the connection."""
-        if self._connection is not None:
-            try:
-                self._send(self._connection, offset)
-            except err.KafkaException as error:
-                log.debug("%s-%d: %s", *self._tp, error)
-                self._drop_connection()
+            self._seek(self._stop)
 
     # -- errors ---------------------------------------------------------------------------------------
 
     def _progress(self) -> None:
-        self._failing_since = None
-        self._backoff.succeed()
+        self._failing_since, self._begun = None, True
+        self._silence.succeed()
 
-    def _recover(self, error: err.KafkaException) -> None:
+    def _failed(self, error: err.KafkaException) -> None:
         """Prepare a retry after a transient error, or raise it: leader moved, connection lost, broker restarting."""
         if isinstance(error, err.ProtocolClientError) and not may_pass(error):
             raise error
-        throttled = getattr(error, "ERROR_CODE", None) == codes.THROTTLING_QUOTA_EXCEEDED
-        if not throttled:
-            self._drop_connection()
+        snapshot = self._cluster.snapshot
+        self._give_up_request(error)
         self._note_failure(error)
-        if throttled:
-            return
         try:
-            self._cluster.refresh_if_same(self._cluster.snapshot, [self._tp.topic])
+            self._cluster.refresh_if_same(snapshot, [self._tp.topic])
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.KafkaException as problem:
             log.debug("metadata of %s: %s", self._tp.topic, problem)
 
+    def _give_up_request(self, error: err.KafkaException) -> None:
+        plan, self._plan = self._plan, None
+        self._drop_connection()
+        if plan is not None:
+            self._mind.failed(plan, error, self._cluster.handler.now())
+
     def _note_failure(self, error: err.KafkaException, patience: float | None = None) -> None:
-        """Wait, longer each time; raise ``error`` once ``patience`` (or the limits' one) is over."""
+        """Wait as :class:`LeaderFetch` has decided, or longer each time; raise ``error`` once ``patience`` (or the
+        limits' one) is over."""
         patience = self._limits.patience if patience is None else patience
         now = self._cluster.handler.now()
         if self._failing_since is None:
@@ -300,91 +330,50 @@ class _RangeReader:
             log.info("%s-%d: %s; trying again", *self._tp, error, extra=LogFields()(self._tp))
         elif now - self._failing_since > patience:
             raise error
-        self._cluster.handler.sleep(self._backoff.fail(now))
+        rest = self._queue.retry_at - now
+        self._cluster.handler.sleep(rest if rest > 0.0 else self._silence.fail(now))
 
-    def _pass_lost(self, offset: int) -> int:
-        """Handle an ``offset`` that is not in the log: tell the caller, or raise; returns the next offset to read."""
+    def _pass_lost(self) -> None:
+        """Handle a position that is not in the log: tell the caller, or raise, and seek to the next offset to read."""
+        offset, anew = self._offset, fp.recreated(self._queue, self._cluster.snapshot)
         try:
             earliest = self._log_start()
         except err.FATAL_LOCAL_ERRORS:
             raise
         except err.KafkaException as error:
-            self._recover(error)
-            return offset
-        behind = min(earliest, self._stop) if earliest > offset and not self._made_anew() else self._stop
+            self._failed(error)
+            return
+        behind = min(earliest, self._stop) if earliest > offset and not anew else self._stop
         if self._on_lost is None:
-            reason = "the topic was deleted and made anew"
-            reason = (
-                reason
-                if self._made_anew()
-                else (
-                    f"the log begins at {earliest} now (retention?)"
-                    if earliest > offset
-                    else "the log ends before (was the topic made anew, or truncated?)"
-                )
-            )
+            if anew:
+                reason = "the topic was deleted and made anew"
+            elif earliest > offset:
+                reason = f"the log begins at {earliest} now (retention?)"
+            else:
+                reason = "the log ends before (was the topic made anew, or truncated?)"
             raise err.OffsetOutOfRangeError(
                 f"offsets {offset} to {behind - 1} of {self._tp.topic}-{self._tp.partition} cannot be read: {reason}"
             )
         self._on_lost(offset, behind)
         self._progress()
-        return behind
+        self._seek(behind)
 
     def _log_start(self) -> int:
-        connection = self._connection or self._connect()
+        if self._connection is None:
+            self._connection = self._cluster.lend(self._leader(), patience=0.0)
         body = resets.list_offsets_body({self._tp: OffsetType.EARLIEST}, 0, 30_000)
-        found = resets.read_list_offsets(connection.request(schemas.LIST_OFFSETS, body), [self._tp])[self._tp]
+        found = resets.read_list_offsets(self._connection.request(schemas.LIST_OFFSETS, body), [self._tp])[self._tp]
         if found.error is not None:
             raise found.error
         return found.offset
 
     def _drop_connection(self) -> None:
-        connection, self._connection, self._pending = self._connection, None, None
+        connection, self._connection, self._sent = self._connection, None, None
         if connection is not None:
             connection.close()
 
     def _release(self) -> None:
         """End the range: it is complete, or the caller has closed the iterator."""
-        if self._pending is not None:
-            self._drop_connection()  # else its response would be read as that of another request
-        elif self._connection is not None:
-            self._pool.give_back(self._connection)
+        if self._connection is not None:  # it is closed if it awaits a response
+            self._cluster.put_away(self._connection)
             self._connection = None
-        if self._own_pool:
-            self._pool.close_idle()
-
-
-def chunk_of(context: PartitionContext, part: Mapping[str, Any], offset: int, limits: RangeLimits) -> RecordChunk:
-    """Return a partition's records from a Fetch response to a request from ``offset`` on."""
-    committed = limits.isolation_level == 1
-    aborted = part.get("aborted_transactions") or ()
-    return RecordChunk(
-        context,
-        part["records"] or b"",
-        offset,
-        aborted=[(a["producer_id"], a["first_offset"]) for a in aborted] if committed else (),
-        read_committed=committed,
-        check_crcs=limits.check_crcs,
-        max_batch_bytes=limits.max_batch_bytes,
-    )
-
-
-def fetch_body(
-    asked: Iterable[tuple[TopicPartition, bytes | None, int, int]],
-    partition_max_bytes: int,
-    max_bytes: int,
-    limits: RangeLimits,
-) -> dict[str, Any]:
-    """A Fetch without a session. ``asked``: partition, topic id, leader epoch, offset."""
-    entries = (
-        (tp.topic, topic_id or bytes(16), request.entry(tp.partition, epoch, offset, -1, partition_max_bytes))
-        for tp, topic_id, epoch, offset in asked
-    )
-    body = request.body(
-        request.by_topic(entries),
-        max_wait_ms=limits.max_wait_ms,
-        min_bytes=1,
-        max_bytes=max_bytes,
-        isolation_level=limits.isolation_level,
-    )
-    return request.without_session(body)

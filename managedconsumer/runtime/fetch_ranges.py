@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Callable, Iterator, Mapping, NamedTuple, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.fetch.request import version_of
+from managedconsumer.fetch import plan as fp
+from managedconsumer.fetch import resets
+from managedconsumer.fetch.buffer import FetchBuffer
+from managedconsumer.fetch.request import FetchSession
 from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
-from managedconsumer.runtime.fetch_range import (
-    OnLost,
-    RangeLimits,
-    chunk_of,
-    fetch_body,
-    fetch_range,
-)
-from managedconsumer.runtime.net.connection import answer_timeout_ms
+from managedconsumer.runtime.fetch_range import NO_BOUND, OnLost, RangeLimits, fetch_range
+from managedconsumer.runtime.net.fetching import send_fetch
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
-from managedconsumer.wire.protocol import schemas
-from managedconsumer.wire.records import PartitionContext, RecordChunk
+from managedconsumer.subscription_state import TopicPartitionState
+from managedconsumer.wire.records import RecordChunk
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +86,10 @@ def fetch_first(
         log.debug("metadata: %s", error)
         return {}
     found: dict[Range, RecordChunk] = {}
-    for node, parts in _by_leader(wanted, cluster.snapshot).items():
+    same = [part for part in wanted if part.topic_id in (None, _topic_id(part, cluster.snapshot))]
+    # Of several ranges in a partition the first.
+    firsts = {TopicPartition(part.topic, part.partition): part for part in reversed(same)}
+    for node, parts in resets.by_leader(firsts, cluster.snapshot)[0].items():
         if len(parts) >= fewest:
             try:
                 found.update(_ask(pool, node, parts, limits))
@@ -99,51 +100,37 @@ def fetch_first(
     return found
 
 
-def _by_leader(wanted: Sequence[Range], snapshot: ClusterSnapshot) -> dict[int, dict[TopicPartition, Range]]:
-    """Return the first range of each partition by leader, without those whose topic was recreated."""
-    grouped: dict[int, dict[TopicPartition, Range]] = {}
-    for part in wanted:
-        tp = TopicPartition(part.topic, part.partition)
-        leader, info = snapshot.leader_for(tp), snapshot.topics.get(part.topic)
-        if leader is not None and info is not None and part.topic_id in (None, info.topic_id):
-            grouped.setdefault(leader.node_id, {}).setdefault(tp, part)
-    return grouped
+def _topic_id(part: Range, snapshot: ClusterSnapshot) -> bytes | None:
+    info = snapshot.topics.get(part.topic)
+    return None if info is None else info.topic_id
 
 
 def _ask(
     pool: ConnectionPool, node: int, parts: Mapping[TopicPartition, Range], limits: RangeLimits
 ) -> dict[Range, RecordChunk]:
     """Send one Fetch to one broker."""
-    snapshot = pool.cluster.snapshot
+    cluster, buffer = pool.cluster, FetchBuffer(1, NO_BOUND)
+    for tp, part in parts.items():
+        state = TopicPartitionState()
+        state.seek(part.start)
+        buffer.add(tp, state, None)
+        buffer.restart(tp)
+    requests, now = limits.of_requests(_ANSWER_BYTES), cluster.handler.now()
+    plan = fp.plan_fetch(buffer, buffer, cluster.snapshot, requests, now)
+    if plan is None:
+        return {}
+    session = FetchSession(used=False)
     connection = pool.borrow(node)
     try:
-        by_id = all(snapshot.topics[tp.topic].topic_id is not None for tp in parts)
-        version = version_of(connection.version(schemas.FETCH), by_id=by_id)
-        body = fetch_body(_asked(parts, snapshot), limits.partition_max_bytes, _ANSWER_BYTES, limits)
-        timeout = answer_timeout_ms(connection, limits.max_wait_ms, pool.cluster.handler.now())
-        answer = connection.request(schemas.FETCH, body, timeout, version)
+        answer = send_fetch(connection, plan.by_id, limits.max_wait_ms, partial(session.body, plan.body), now).receive()
     except BaseException:
         connection.close()
         raise
     finally:
         pool.give_back(connection)
-    names = {info.topic_id: name for name, info in snapshot.topics.items()}
     found: dict[Range, RecordChunk] = {}
-    for topic in answer["responses"]:
-        name = topic.get("topic") or names.get(bytes(topic.get("topic_id") or b""))
-        for told in topic["partitions"]:
-            part = parts.get(TopicPartition(name or "", told["partition_index"]))
-            if part is None or told["error_code"]:
-                continue
-            chunk = chunk_of(PartitionContext(part.topic, part.partition), told, part.start, limits)
-            if not chunk.needs_bytes and not chunk.corrupt and chunk.next_fetch_offset > part.start:
-                found[part] = chunk
+    for result in fp.read_answer(plan, answer, requests):
+        part, chunk = parts[result.queue.tp], result.chunk
+        if chunk is not None and not chunk.corrupt and part.start < chunk.next_fetch_offset:
+            found[part] = chunk
     return found
-
-
-def _asked(
-    parts: Mapping[TopicPartition, Range], snapshot: ClusterSnapshot
-) -> Iterator[tuple[TopicPartition, bytes | None, int, int]]:
-    for tp, part in parts.items():
-        info = snapshot.topics[tp.topic]
-        yield tp, info.topic_id, info.partitions[tp.partition].leader_epoch, part.start

@@ -41,7 +41,7 @@ def test_nobody_there(closed_port: int) -> None:
 def test_silence_is_waited_for_no_longer_than_the_socket_timeout(
     silent_ports: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managedconsumer.runtime.net.stream._TEXT_ANSWER_S", 0.1)
+    monkeypatch.setattr("managedconsumer.runtime.net.connection._TEXT_ANSWER_S", 0.1)
     hosts = ",".join(f"127.0.0.1:{port}" for port in silent_ports)
     started = time.monotonic()
     with pytest.raises(err.KafkaException, match=r"127\.0\.0\.1"):

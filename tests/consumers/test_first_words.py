@@ -131,7 +131,7 @@ def test_a_port_of_http_is_named_at_the_first_time_out(web: str) -> None:
 @pytest.mark.parametrize("handler", [ThreadingHandler, GEventHandler])
 def test_a_port_that_stays_silent_is_a_time_out(handler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A frozen broker, for one."""
-    monkeypatch.setattr("managedconsumer.runtime.net.stream._TEXT_ANSWER_S", 0.1)
+    monkeypatch.setattr("managedconsumer.runtime.net.connection._TEXT_ANSWER_S", 0.1)
     if handler is GEventHandler:
         pytest.importorskip("gevent")
 

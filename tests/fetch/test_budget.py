@@ -108,7 +108,7 @@ class World:
                 chunk = Chunk(self.buffer.queues[key].fetch_offset, count * batch, batch)
                 left = max(0, left - chunk.nbytes)
                 frame.append((key, chunk))
-        fp.release(plan, 0.0)
+        plan.release()
         size = sum(chunk.nbytes for _, chunk in frame)
         self.memory.frames.append((size, [chunk for _, chunk in frame]))
         self.largest = max(self.largest, size)
@@ -220,7 +220,7 @@ def test_less_is_asked_for_while_others_wait_for_their_turn_and_for_a_shorter_ti
     assert one is not None and one.body["max_wait_ms"] == 100
     assert fp.plan_fetch(kit.buffer, [second], ClusterSnapshot(), limits, 0.0, "b") is None
     assert fp.plan_fetch(kit.buffer, [second], ClusterSnapshot(), limits, 0.0, "c") is None
-    fp.release(one, 0.0)
+    one.release()
     two = fp.plan_fetch(kit.buffer, [second], ClusterSnapshot(), limits, 0.0, "b")
     assert two is not None and two.body["max_wait_ms"] == 50
 
@@ -232,7 +232,7 @@ def test_what_a_batch_takes_while_it_is_unpacked_counts() -> None:
     def asked() -> int:
         made = fp.plan_fetch(kit.buffer, [kit.queue(1)], ClusterSnapshot(), limits, 0.0)
         if made is not None:
-            fp.release(made, 0.0)
+            made.release()
         return 0 if made is None else made.body["max_bytes"]
 
     assert asked() == 10_000
@@ -249,8 +249,8 @@ def test_a_release_gives_back_once() -> None:
     kit = Kit(1, max_bytes=10_000)
     made = fp.plan_fetch(kit.buffer, [kit.queue()], ClusterSnapshot(), fp.FetchLimits(partition_max_bytes=500), 0.0)
     assert made is not None and kit.buffer.budget.reserved > 0
-    fp.release(made, 0.0)
-    fp.release(made, 0.0)
+    made.release()
+    made.release()
     assert kit.buffer.budget.reserved == 0
 
 

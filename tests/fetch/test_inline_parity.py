@@ -68,8 +68,9 @@ class Side:
         answer = FETCH.decode(VERSION, data)
         assert self.mind.accept(answer)
         results = fp.read_answer(self.plan, answer, LIMITS)
-        self.mind.answered(self.plan)
-        self.events += self.mind.receive(results, self.cluster.snapshot, self.now, leaders_again=self.now + 30)
+        self.events += self.mind.receive(
+            self.plan, results, self.cluster.snapshot, self.now, leaders_again=self.now + 30
+        )
 
     def take(self, most: int = 1000) -> None:
         for _ in range(most):
@@ -357,6 +358,17 @@ def test_what_came_for_a_partition_that_has_moved_is_dropped() -> None:
     assert not inline.got[0]
     assert inline.got[1]
     assert inline.kit.queue(0).fetch_offset == 0
+
+
+def test_a_position_that_moved_before_its_messages_were_noted_stays() -> None:
+    log = Log(random.Random(1))
+    _, inline = begin(log)
+    assert inline.feed(log.answer(log.part(0), log.part(1))) is not None
+    inline.kit.buffer.restart(inline.kit.queue(0).tp)
+    inline.kit.collector.settle_lane()
+    assert inline.kit.queue(0).fetch_offset == 0, "its messages are fetched again"
+    inline.take()
+    assert (inline.got[0], bool(inline.got[1])) == ([], True)
 
 
 class SignalError(BaseException):

@@ -28,6 +28,8 @@ class Worker:
         self.mind = LeaderFetch((1, 0), self.kit.buffer, limits, Backoff(0.1, 1.0, lambda: 0.5))
         self.now = 100.0
         self.version = 17
+        #: A consuming thread waits.
+        self.waiting = False
 
     def asks(self) -> fp.FetchPlan | None:
         plan, events = self.mind.next_request(self.snapshot, self.now)
@@ -48,8 +50,9 @@ class Worker:
         answer = {"session_id": 1, "responses": [{"topic": "", "topic_id": TOPIC_ID, "partitions": made}]}
         assert self.mind.accept(answer)
         results = fp.read_answer(plan, answer, LIMITS)
-        self.mind.answered(plan)
-        return self.mind.receive(results, self.snapshot, self.now, leaders_again=self.now + 30)
+        return self.mind.receive(
+            plan, results, self.snapshot, self.now, leaders_again=self.now + 30, waiting=self.waiting
+        )
 
     def round(self, **parts: dict[str, Any]) -> Any:
         plan, _ = self.sends()
@@ -109,7 +112,7 @@ def test_a_new_connection_ends_the_breaking_off() -> None:
     assert worker.mind.failed(plan, err.SocketDisconnectedError("the broker's doing"), worker.now) is not None
     again = worker.asks()
     assert again is not None
-    assert {ticket[0].tp for ticket in again.tickets.values()} == {tp(0)}, "the others rest"
+    assert {line.queue.tp for line in again.lines} == {tp(0)}, "the others rest"
     assert 0 < worker.mind.next_deadline(worker.snapshot, worker.now) <= 1.0
 
 
@@ -147,14 +150,13 @@ def test_a_follower_that_lags_behind_is_left_and_its_leader_decides() -> None:
     plan, events = there.next_request(worker.snapshot, worker.now)
     assert plan is not None
     assert not events
-    assert [ticket[0] for ticket in plan.tickets.values()] == [queue, queue]
+    assert [line.queue for line in plan.lines] == [queue]
     results = fp.read_answer(
         plan,
         {"responses": [{"topic": "", "topic_id": TOPIC_ID, "partitions": [{"partition_index": 0, "error_code": 1}]}]},
         LIMITS,
     )
-    there.answered(plan)
-    assert there.receive(results, worker.snapshot, worker.now, leaders_again=0.0) == [Signal.SOURCES_CHANGED]
+    assert there.receive(plan, results, worker.snapshot, worker.now, leaders_again=0.0) == [Signal.SOURCES_CHANGED]
     assert queue.read_replica == -1
     plan, _ = there.next_request(worker.snapshot, worker.now)
     assert plan is None
@@ -179,7 +181,7 @@ def test_an_answer_that_is_too_large_is_looked_for_partition_by_partition() -> N
     error = err.FrameTooLargeError("too large", 1000, 2000)
     assert worker.mind.too_large(plan, error) == ()
     plan, _ = worker.sends()
-    assert {ticket[0].tp for ticket in plan.tickets.values()} == {tp(0)}
+    assert {line.queue.tp for line in plan.lines} == {tp(0)}
     events = worker.mind.too_large(plan, error)
     assert events is None or isinstance(events[0], TooLarge)
 
@@ -194,13 +196,14 @@ def test_a_partition_that_another_broker_leads_leaves_nothing_to_ask() -> None:
 def test_a_request_is_lent_only_if_it_is_the_last_one_again_and_a_thread_had_nothing_to_do() -> None:
     worker = Worker()
     plan, _ = worker.sends()
-    results = fp.read_answer(plan, {"responses": []}, LIMITS)
+    worker.waiting = True
     worker.answer(plan)
-    worker.mind.note_size(results, waiting=True)
     assert not worker.mind.lends
-    worker.sends()
+    plan, _ = worker.sends()
     assert worker.mind.lends
-    worker.mind.note_size(results, waiting=False)
+    worker.waiting = False
+    worker.answer(plan)
+    worker.sends()
     assert not worker.mind.lends
 
 
@@ -243,7 +246,7 @@ class Walk(Worker):
             self.plan = None
         elif kind != "ask":
             told = {}
-            for queue, _, offset in {ticket[0]: ticket for ticket in self.plan.tickets.values()}.values():
+            for queue, offset in [(line.queue, line.offset) for line in self.plan.lines]:
                 if kind == "error":
                     told[f"p{queue.tp.partition}"] = {"error_code": chance.choice((1, 3, 6, 9, 74))}
                 elif kind == "data" and chance.random() < 0.5:
@@ -256,7 +259,7 @@ class Walk(Worker):
 
     def check(self) -> None:
         under_way = {queue.tp for queue in self.kit.buffer if queue.in_flight}
-        asked = set() if self.plan is None else {ticket[0].tp for ticket in self.plan.tickets.values()}
+        asked = set() if self.plan is None else {line.queue.tp for line in self.plan.lines}
         assert under_way <= asked, "asked for by nobody"
         busy = {FetchState.ASKING, FetchState.PATIENT, FetchState.BROKEN_OFF}
         assert (self.mind.state in busy) == (self.plan is not None)

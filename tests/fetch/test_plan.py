@@ -103,7 +103,7 @@ class TestPlanning:
         kit = Kit()
         made = plan(kit)
         assert made is not None
-        fp.release(made, 10.0)
+        made.release(10.0)
         assert plan(kit, now=9.9) is None
         assert asked(plan(kit, now=10.0)) == [0]
 
@@ -112,19 +112,19 @@ class TestPlanning:
         kit = Kit(3)
         made = plan(kit)
         assert made is not None
-        assert fp.separate(made) is None
+        assert made.separate() is None
         for number in range(2):
             alone = plan(kit)
             assert asked(alone) == [number]
             assert alone is not None
             assert alone.body["max_wait_ms"] == 0, "the others are waiting"
-            fp.release(alone, 0.0)
-            fp.answered(alone)
+            alone.release()
+            alone.answered()
         alone = plan(kit)
         assert alone is not None
-        ticket = fp.separate(alone)
-        assert ticket is not None
-        assert ticket[0].tp == tp(2)
+        line = alone.separate()
+        assert line is not None
+        assert line.queue.tp == tp(2)
         assert asked(plan(kit)) == [0, 1, 2]
 
     def test_a_failure_says_nothing_about_a_partition_that_has_moved_on(self) -> None:
@@ -133,7 +133,7 @@ class TestPlanning:
         kit.states[0].seek(7)
         kit.buffer.restart(tp(0))
         assert made is not None
-        fp.release(made, 10.0)
+        made.release(10.0)
         assert asked(plan(kit)) == [0]
 
     def test_the_leader_is_asked_unless_it_named_a_nearer_replica(self) -> None:

@@ -102,7 +102,7 @@ class TestPreferredReplicas:
         assert self.asked(kit, 0.0) == (2, "r2")
         made = fp.plan_fetch(kit.buffer, list(kit.buffer), nodes, self.RACKED, 1.0)
         assert made is not None
-        fp.failed(made, 1.0, 1.5)
+        made.failed(1.0, 1.5)
         assert self.asked(kit, 1.0) == (1, "")  # at once
         assert self.asked(kit, 60.0) == (1, "r2")
 
@@ -110,7 +110,7 @@ class TestPreferredReplicas:
         kit = Kit()
         made = plan(kit)
         assert made is not None
-        fp.failed(made, 1.0, 1.5)
+        made.failed(1.0, 1.5)
         assert plan(kit, now=1.4) is None
         assert plan(kit, now=1.5) is not None
 

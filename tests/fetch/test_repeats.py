@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
-from managedconsumer.fetch.repeats import Moved, Repeat
-from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.fetch.leader import LeaderFetch
+from managedconsumer.fetch.request import FetchSession, Moved
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo
 from managedconsumer.wire.records import RecordChunk
 from tests.fetch.kit import TOPIC, Kit, batch, tp
@@ -30,18 +31,18 @@ class Asked:
     """A worker that has asked for three partitions, and got an answer."""
 
     def __init__(self, topic_id: bytes | None = b"i" * 16) -> None:
-        self.kit, self.snapshot, self.repeat = Kit(3, max_messages=10, max_bytes=64 << 20), cluster(topic_id), Repeat()
+        self.kit, self.snapshot = Kit(3, max_messages=10, max_bytes=64 << 20), cluster(topic_id)
         first = self.whole()
         assert first is not None
         assert first.asks_leaders_for(list(self.kit.buffer))
-        self.repeat.keep(first, self.kit.buffer, self.snapshot)
-        fp.release(first, 0.0)
+        self.plan = first
+        first.release()
 
     def whole(self) -> fp.FetchPlan | None:
         return fp.plan_fetch(self.kit.buffer, list(self.kit.buffer), self.snapshot, LIMITS, 5.0)
 
-    def again(self) -> tuple[fp.FetchPlan, Moved] | None:
-        return self.repeat.again(self.kit.buffer, self.snapshot, 5.0)
+    def again(self) -> Moved | None:
+        return self.plan.again(self.snapshot, 5.0)
 
 
 @pytest.fixture
@@ -54,6 +55,11 @@ def offsets(plan: fp.FetchPlan) -> dict[int, tuple[int, int]]:
     return {part["partition"]: (part["fetch_offset"], part["last_fetched_epoch"]) for part in parts}
 
 
+def wanted(plan: fp.FetchPlan) -> dict[Any, Any]:
+    """By partition: what counts for its response."""
+    return {key: (line.queue, line.version, line.offset) for key, line in plan.tickets.items()}
+
+
 @pytest.mark.parametrize("topic_id", [b"i" * 16, None])
 def test_after_messages_only_their_partition_is_named_and_the_rest_is_as_a_whole_plan_says(
     topic_id: bytes | None,
@@ -61,26 +67,23 @@ def test_after_messages_only_their_partition_is_named_and_the_rest_is_as_a_whole
     asked = Asked(topic_id)
     for count in (2, 3):
         asked.kit.fetched(1, batch(asked.kit.queue(1).fetch_offset, count))
-        found = asked.again()
-        assert found is not None
-        plan, moved = found
+        plan, moved = asked.plan, asked.again()
+        assert moved is not None
         assert [(key, part["fetch_offset"]) for key, part in moved] == [
             ((TOPIC, topic_id or bytes(16), 1), asked.kit.queue(1).fetch_offset)
         ]
         assert all(queue.in_flight for queue in asked.kit.buffer)
-        fp.release(plan, 0.0)
+        plan.release()
         whole = asked.whole()
         assert whole is not None
         assert offsets(plan) == offsets(whole)
-        assert plan.tickets == whole.tickets
-        fp.release(whole, 0.0)
+        assert wanted(plan) == wanted(whole)
+        whole.release()
 
 
 def test_without_messages_nothing_is_named(asked: Asked) -> None:
-    found = asked.again()
-    assert found is not None
-    assert found[1] == []
-    assert asked.repeat.holds(asked.kit.buffer)
+    assert asked.again() == []
+    assert asked.plan.holds()
     assert asked.again() is None  # all are on their way
 
 
@@ -122,41 +125,37 @@ def test_what_needs_another_request_gets_another(asked: Asked, change: Callable[
 def test_what_must_not_wait_for_an_answer_is_seen_while_it_is_awaited(asked: Asked, name: str) -> None:
     assert asked.again() is not None
     CHANGES[name](asked)
-    assert not asked.repeat.holds(asked.kit.buffer)
-
-
-def test_a_forgotten_request_is_not_repeated(asked: Asked) -> None:
-    asked.repeat.forget()
-    assert asked.again() is None
+    assert not asked.plan.holds()
 
 
 def test_what_others_wait_for_room_for_is_not_asked_for_again(asked: Asked) -> None:
     """The plan that follows says so to the broker, which must not wait."""
     budget = asked.kit.buffer.budget
     assert not budget.ask("another", budget.bound, budget.bound + 1, 1)
-    assert not asked.repeat.holds(asked.kit.buffer)
+    assert not asked.plan.holds()
     assert asked.again() is None
 
 
 def test_a_request_for_which_there_was_little_room_is_not_repeated() -> None:
-    kit, repeat = Kit(3, max_messages=10, max_bytes=8 << 20), Repeat()
+    kit = Kit(3, max_messages=10, max_bytes=8 << 20)
+    mind = LeaderFetch((1, 0), kit.buffer, LIMITS, Backoff(0.1, 1.0, lambda: 0.5))
     assert kit.buffer.budget.ask("another", 1 << 20, 1 << 20, 0)
     assert kit.buffer.budget.ask("third", 4 << 20, 4 << 20, 0)
-    plan = fp.plan_fetch(kit.buffer, list(kit.buffer), cluster(), LIMITS, 5.0)
+    plan, _ = mind.next_request(cluster(), 5.0)
     assert plan is not None and plan.granted < 3 << 20
-    repeat.keep(plan, kit.buffer, cluster())
-    fp.release(plan, 0.0)
-    assert repeat.again(kit.buffer, cluster(), 5.0) is None
+    mind.receive(plan, [], cluster(), 5.0, leaders_again=9.0)
+    mind.next_request(cluster(), 5.0)
+    assert not mind.repeats
 
 
 def test_a_repeated_request_reserves_what_the_first_did(asked: Asked) -> None:
     budget = asked.kit.buffer.budget
     assert not budget.reserved
-    found = asked.again()
-    assert found is not None
+    plan = asked.plan
+    assert asked.again() is not None
     reserved = budget.reserved
-    assert reserved >= found[0].body["max_bytes"] == found[0].granted
-    fp.answered(found[0])
+    assert reserved >= plan.body["max_bytes"] == plan.granted
+    plan.answered()
     assert not budget.reserved
 
 
@@ -168,25 +167,20 @@ def test_a_plan_that_leaves_a_partition_out_is_not_the_whole(asked: Asked) -> No
 
 
 def test_a_session_repeats_with_what_moved_and_knows_it_afterwards(asked: Asked) -> None:
-    session, plan = FetchSession(), None
-    found = asked.again()
-    assert found is not None
-    plan = found[0]
-    assert session.repeat(plan.body, found[1]) is None  # no session yet
-    session.shorten(plan.body, 17)
+    session, plan = FetchSession(), asked.plan
+    assert asked.again() == []
+    whole = session.body(plan.body, 17, [])
+    assert len(whole["topics"][0]["partitions"]) == 3  # no session yet
     assert session.accept({"error_code": 0, "session_id": 5})
-    fp.release(plan, 0.0)
+    plan.release()
     asked.kit.buffer.accept(
         asked.kit.queue(1), asked.kit.queue(1).version, RecordChunk(asked.kit.queue(1).context, batch(0, 4), 0)
     )
-    found = asked.again()
-    assert found is not None
-    request = session.repeat(*((found[0]).body, found[1]))
-    assert request is not None
+    request = session.body(plan.body, 17, asked.again())
     assert (request["session_id"], request["session_epoch"]) == (5, 1)
     assert [p["fetch_offset"] for t in request["topics"] for p in t["partitions"]] == [4]
     assert session.accept({"error_code": 0, "session_id": 5})
-    whole = session.shorten(found[0].body, 17)
+    whole = session.body(plan.body, 17)
     assert not whole["topics"]  # the broker knows everything
     assert not whole["forgotten_topics_data"]
 
@@ -195,6 +189,6 @@ def test_a_request_goes_on_within_the_bound_on_memory(asked: Asked) -> None:
     """Its answer has been taken over, and what it had reserved was not given back."""
     buffer = asked.kit.buffer
     assert asked.again() is not None
-    assert asked.repeat.may_go_on(buffer, asked.snapshot, 5.0)
+    assert asked.plan.may_go_on(asked.snapshot, 5.0)
     buffer.budget.bound = buffer.budget.reserved
-    assert not asked.repeat.may_go_on(buffer, asked.snapshot, 5.0)
+    assert not asked.plan.may_go_on(asked.snapshot, 5.0)

@@ -10,7 +10,7 @@ import pytest
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch import plan as fp
-from managedconsumer.fetch.sessions import FetchSession
+from managedconsumer.fetch.request import FetchSession
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.records.encode import Record, encode_batch
@@ -58,12 +58,10 @@ class TestFetch:
             "rack_id": "",
         }
         assert made.by_id is True
-        tickets = {number: (kit.queue(number), kit.queue(number).version, 0) for number in (0, 1)}
-        assert made.tickets == {
-            (TOPIC, 0): tickets[0],
-            (TOPIC, 1): tickets[1],
-            (TOPIC_ID, 0): tickets[0],
-            (TOPIC_ID, 1): tickets[1],
+        lines = [(line.queue, line.version, line.offset) for line in made.lines]
+        assert lines == [(kit.queue(number), kit.queue(number).version, 0) for number in (0, 1)]
+        assert {key: line.queue for key, line in made.tickets.items()} == {
+            (topic, number): kit.queue(number) for topic in (TOPIC, TOPIC_ID) for number in (0, 1)
         }
         assert [kit.queue(number).in_flight for number in (0, 1)] == [True, True]
 
@@ -98,7 +96,7 @@ class TestFetch:
         kit.queue(0).read_replica = 0
         made = _plan(kit, rack="r1")
         assert made.body["rack_id"] == "r1"
-        fp.failed(made, 5.0, 99.0)
+        made.failed(5.0, 99.0)
         assert [(q.read_replica, q.leader_until, q.retry_at, q.in_flight) for q in kit.buffer] == [
             (-1, 15.0, 0.0, False),
             (-1, 0.0, 99.0, False),
@@ -157,7 +155,7 @@ class TestSessions:
     def test_a_request_as_a_whole(self) -> None:
         session = FetchSession()
         topic = {"topic": "t", "topic_id": TOPIC_ID, "partitions": [{"partition": 0}, {"partition": 1}]}
-        assert session.shorten({"max_wait_ms": 5, "topics": [topic]}, 7) == {
+        assert session.body({"max_wait_ms": 5, "topics": [topic]}, 7) == {
             "max_wait_ms": 5,
             "session_id": 0,
             "session_epoch": 0,
@@ -165,7 +163,7 @@ class TestSessions:
             "forgotten_topics_data": [],
         }
         session.accept({"error_code": 0, "session_id": 9})
-        assert session.shorten({"max_wait_ms": 5, "topics": []}, 7) == {
+        assert session.body({"max_wait_ms": 5, "topics": []}, 7) == {
             "max_wait_ms": 5,
             "session_id": 9,
             "session_epoch": 1,
@@ -175,9 +173,9 @@ class TestSessions:
 
     def test_an_answer_that_names_no_session_has_none(self) -> None:
         session = FetchSession()
-        session.shorten({"topics": []}, 12)
+        session.body({"topics": []}, 12)
         assert session.accept({"error_code": 0})
-        request = session.shorten({"topics": []}, 12)
+        request = session.body({"topics": []}, 12)
         assert (request["session_id"], request["session_epoch"]) == (0, 0)
 
 
@@ -259,17 +257,17 @@ class TestEpochs:
 class TestAnotherLeader:
     def _resting(self, kit: Kit) -> fp.FetchPlan:
         made = _plan(kit)
-        fp.release(made, 50.0)
+        made.release(50.0)
         return made
 
     def test_where_another_broker_leads_by_now_nothing_waits(self) -> None:
         kit = Kit()
-        fp.ask_new_leaders(self._resting(kit), 0, _cluster())  # broker 1 leads
+        self._resting(kit).ask_new_leaders(0, _cluster())  # broker 1 leads
         assert kit.queue().retry_at == 0.0
 
     def test_where_the_same_broker_leads_its_recovery_is_waited_for(self) -> None:
         kit = Kit()
-        fp.ask_new_leaders(self._resting(kit), 1, _cluster())
+        self._resting(kit).ask_new_leaders(1, _cluster())
         assert kit.queue().retry_at == 50.0
 
     def test_a_partition_that_has_moved_on_is_left_alone(self) -> None:
@@ -277,22 +275,22 @@ class TestAnotherLeader:
         made = self._resting(kit)
         kit.buffer.restart(tp(0))
         kit.queue().retry_at = 60.0
-        fp.ask_new_leaders(made, 0, _cluster())
+        made.ask_new_leaders(0, _cluster())
         assert kit.queue().retry_at == 60.0
 
 
 def test_a_request_alone_ends_with_its_answer() -> None:
     kit = Kit(2, max_bytes=1 << 26)
     made = _plan(kit)
-    assert fp.separate(made) is None
+    assert made.separate() is None
     assert [queue.alone for queue in kit.buffer] == [True, True]
     alone = _plan(kit)
-    fp.answered(alone)
+    alone.answered()
     assert [queue.alone for queue in kit.buffer] == [False, True]
     other = _plan(kit)
-    ticket = fp.separate(other)
-    assert ticket is not None
-    assert (ticket[0], ticket[0].alone) == (kit.queue(1), False)
+    line = other.separate()
+    assert line is not None
+    assert (line.queue, line.queue.alone) == (kit.queue(1), False)
 
 
 def test_a_damaged_batch_is_found_or_not_as_configured() -> None:

@@ -606,7 +606,7 @@ FETCH = [
         "managedconsumer/fetch/collect.py",
         "            for queue in list(self._buffer):\n                self._buffer.fetch_again(queue)\n",
         "",
-        ("tests/runtime/test_inline.py",),
+        ("tests/fetch/test_inline_parity.py", "tests/runtime/test_inline.py"),
         _SOME,
     ),
     Mutant(
@@ -634,7 +634,7 @@ FETCH = [
     Mutant(
         "a request that comes back is taken for the one that was lent",
         "managedconsumer/fetch/leader.py",
-        "        self._moved = self._repeat.moved_to(plan, places)\n",
+        "        self._moved = plan.moved_to(places)\n",
         "        self._moved = []\n",
         ("tests/fetch/test_inline_parity.py",),
     ),
@@ -675,7 +675,7 @@ FETCH = [
     ),
     Mutant(
         "a connection goes to the next borrower with an answer outstanding",
-        "managedconsumer/runtime/cluster/connection_pool.py",
+        "managedconsumer/runtime/cluster/cluster.py",
         "        if connection.awaits_answer:\n            connection.close()\n",
         "",
         ("tests/runtime/test_offset_lookups.py",),
@@ -696,14 +696,14 @@ FETCH = [
     ),
     Mutant(
         "an answer that came over a lent connection asks beyond the bound on memory",
-        "managedconsumer/fetch/repeats.py",
-        "return self._plan is not None and moved is not None and buffer.budget.holds(buffer)",
-        "return self._plan is not None and moved is not None",
+        "managedconsumer/fetch/plan.py",
+        "return self._look(cluster, now, True) is not None and self._buffer.budget.holds(self._buffer)",
+        "return self._look(cluster, now, True) is not None",
         ("tests/fetch/test_repeats.py",),
     ),
     Mutant(
         "the last request is repeated after a seek",
-        "managedconsumer/fetch/repeats.py",
+        "managedconsumer/fetch/plan.py",
         "                queue.version != line.version\n                or queue.in_flight is not in_flight\n",
         "                queue.in_flight is not in_flight\n",
         ("tests/fetch/test_repeats.py",),
@@ -768,8 +768,8 @@ FETCH = [
     Mutant(
         "an answer goes to the partition that the next one asked for",
         "managedconsumer/fetch/plan.py",
-        "        queue.in_flight = True\n",
-        "",
+        "            self.tickets[topic_id, number] = line\n        line.queue.in_flight = True\n",
+        "            self.tickets[topic_id, number] = line\n",
         ("tests/fetch/test_plan.py",),
         _SOME,
     ),
@@ -986,9 +986,8 @@ SPARK = [
     Mutant(
         "empty answers are the end of a range",
         "managedconsumer/runtime/fetch_range.py",
-        "            self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))\n"
-        "            return False\n",
-        "            return True\n",
+        "            self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))\n",
+        "            self._seek(self._stop)\n",
         ("tests/runtime/test_fetch_range_silence.py",),
     ),
     Mutant(

@@ -261,7 +261,7 @@ def test_a_slow_loris_does_not_extend_the_time_out(
 def test_a_broker_that_accepts_and_says_nothing(
     new_connection: Connect, stopwatch: Stopwatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("managedconsumer.runtime.net.stream._TEXT_ANSWER_S", 0.1)
+    monkeypatch.setattr("managedconsumer.runtime.net.connection._TEXT_ANSWER_S", 0.1)
     with scripted(lambda peer: peer.wait_for_eof() and None) as broker:
         text = fails(new_connection(broker.port, connect_timeout_ms=50), errors.RequestTimedOut)
         assert re.search(r"did not finish connecting within 0\.\d+ s", text)

@@ -74,7 +74,7 @@ def test_ranges_share_a_connection_and_metadata(
     pool = pool_of(kafka43)
     for start in range(0, 300, 10):
         assert offsets(pool, name, start, start + 10) == list(range(start, start + 10))
-    assert len(dialled) == 2, "one for the metadata, one for all the ranges"
+    assert len(dialled) == 1, "one for the metadata and for all the ranges"
 
 
 def test_the_next_request_is_sent_before_a_chunk_is_handed_over(

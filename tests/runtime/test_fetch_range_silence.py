@@ -99,3 +99,70 @@ def test_a_range_goes_on_behind_what_the_caller_has_skipped(bad: Any) -> None:
     assert skipped == 2
     assert [offset for offset in got if offset not in (3, 4, 5, 9, 10, 11)] == [0, 1, 2, 6, 7, 8, 12, 13]
     assert got == sorted(set(got))
+
+
+def below(end: int) -> Any:
+    """An answer whose high watermark is that of a moment ago."""
+
+    def change(answer: dict[str, Any]) -> None:
+        for part in partitions_of(answer):
+            part["high_watermark"] = end
+
+    return change
+
+
+def test_records_above_the_high_watermark_are_asked_for_again() -> None:
+    """They came in between, and the next answer has them below it: nothing is lost, and nothing comes twice."""
+    with SpoiledBroker({TOPIC: 1}) as broker:
+        broker.produce(TOPIC, [b"%d" % n for n in range(5)])
+        left = [1]
+
+        def once(answer: dict[str, Any]) -> None:
+            if left[0]:
+                left[0] -= 1
+                below(2)(answer)
+
+        broker.spoil["Fetch"] = once
+        assert read(broker.bootstrap, 0, 5, max_wait_ms=1) == list(range(5))
+        assert broker.asked["Fetch"] == 2
+
+
+def test_a_batch_whose_offset_is_beyond_the_log_passes_no_records() -> None:
+    """No checksum covers the offset of a batch: a wrong one would leave out what is before it."""
+    with SpoiledBroker({TOPIC: 1}) as broker:
+        broker.produce(TOPIC, [b"%d" % n for n in range(5)])
+        broker.spoil["Fetch"] = below(2)
+        with pytest.raises(err.KafkaException, match="beyond the log's end"):
+            read(broker.bootstrap, 0, 5, patience=0.3, max_wait_ms=1)
+
+
+def test_a_topic_that_is_made_anew_in_the_middle_of_a_range_is_not_read_on() -> None:
+    with SpoiledBroker({TOPIC: 1}) as broker:
+        broker.produce(TOPIC, [b"%d" % n for n in range(2000)])
+        cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
+        lost: list[tuple[int, int]] = []
+        limits = RangeLimits(partition_max_bytes=1000, max_wait_ms=1, patience=5.0)
+        chunks = fetch_range(cluster, TOPIC, 0, 0, 2000, limits, on_lost=lambda *gone: lost.append(gone))
+        first = next(chunks)
+        got = first.take(10_000, 2000)
+        broker.delete_topic(TOPIC)
+        broker.create_topic(TOPIC)
+        broker.produce(TOPIC, [b"new"] * 2000)
+        for chunk in chunks:
+            got += chunk.take(10_000, 2000)
+        cluster.close()
+        assert [message.value for message in got] == [b"%d" % n for n in range(len(got))]
+        assert lost == [(len(got), 2000)]
+
+
+def test_a_range_of_a_topic_that_was_made_anew_before_it_began_is_read() -> None:
+    """Only the metadata in memory is of the old one."""
+    with SpoiledBroker({TOPIC: 1}) as broker:
+        cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
+        cluster.refresh([TOPIC])
+        broker.delete_topic(TOPIC)
+        broker.create_topic(TOPIC)
+        broker.produce(TOPIC, [b"a", b"b"])
+        chunks = fetch_range(cluster, TOPIC, 0, 0, 2, RangeLimits(max_wait_ms=1, patience=5.0))
+        assert [message.value for chunk in chunks for message in chunk.take(9, 2)] == [b"a", b"b"]
+        cluster.close()

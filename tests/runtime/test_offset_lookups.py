@@ -56,6 +56,7 @@ def two_leaders(
     topic = seen.topics[TOPIC]._replace(partitions=MappingProxyType(led))
     cluster.snapshot = seen._replace(brokers=MappingProxyType(brokers), topics=MappingProxyType({TOPIC: topic}))
     monkeypatch.setattr(cluster, "refresh_if_same", lambda snapshot, _topics: snapshot)
+    cluster.close_idle()
     yield cluster, frozen
     cluster.close()
 

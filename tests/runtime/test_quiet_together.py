@@ -11,7 +11,7 @@ import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.fetch import leader
-from managedconsumer.runtime.cluster import shared_connections, shared_long_poll, sharing
+from managedconsumer.runtime.cluster import idle_connections, shared_long_poll, sharing
 from managedconsumer.testing import MemoryBroker
 from tests.waiting import until
 
@@ -46,7 +46,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedBroker]:
     monkeypatch.setattr(leader, "QUIET_WAIT_MS", 50)
     monkeypatch.setattr(sharing, "QUIET_AFTER", 0.05)
     monkeypatch.setattr(shared_long_poll, "WAIT_MS", 50)
-    monkeypatch.setattr(shared_connections, "_NOT_NEEDED", 0.2)
+    monkeypatch.setattr(idle_connections, "_NOT_NEEDED", 0.2)
     with WatchedBroker() as made:
         yield made
 

@@ -31,10 +31,10 @@ TAKING = (
 RECEIVING = (
     "fetch/buffer.py",
     "fetch/leader.py",
-    "fetch/repeats.py",
+    "fetch/plan.py",
     "fetch/budget.py",
-    "fetch/sessions.py",
-    "runtime/engine/loans.py",
+    "fetch/request.py",
+    "runtime/engine/fetching/inline.py",
 )
 #: Everything of the package but its brokers for tests.
 ANYWHERE = (f"{Path(errors.__file__).parent.as_posix()}/",)

@@ -9,11 +9,13 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
-from managedconsumer.runtime.cluster.connecting_part import ConnectingPart
+from managedconsumer.runtime.cluster.idle_connections import PATIENCE, IdleConnections, address_of
 from managedconsumer.runtime.cluster.metadata import Answers, Flight, with_leaders
 from managedconsumer.runtime.cluster.sharing import Sharing, place_of
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.net.silence import OpenConnections
+from managedconsumer.runtime.net.transport import BufferFactory
 from managedconsumer.runtime.waiting import forks
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, TopicPartition
@@ -23,7 +25,6 @@ log = logging.getLogger(__name__)
 
 _BEGIN_AGAIN = err.RebootstrapRequired.ERROR_CODE
 
-#: Transient errors of connections.
 #: Errors of failed connection attempts: their text says enough, so the log has no traceback.
 PLAIN = (
     err.NoBrokersAvailableError,
@@ -32,6 +33,7 @@ PLAIN = (
     err.UnsupportedBrokerError,
     err.ProtocolMismatchError,
 )
+#: Transient errors of connections.
 PASSING = (
     err.NoBrokersAvailableError,
     err.SocketDisconnectedError,
@@ -70,12 +72,11 @@ def parse_bootstrap(hosts: str | bytes) -> list[tuple[str, int]]:
     return pairs
 
 
-class Cluster(ConnectingPart):
+class Cluster:
     """Metadata and connections; one per consumer. Thread-safe.
 
-    It keeps one connection to any broker for metadata and look-ups. A thread takes it for one request; another thread
-    makes its own meanwhile, so no thread waits because a broker is silent to another one. Long requests (joins,
-    fetches) get their own connections by :meth:`connect`.
+    It keeps idle connections (:mod:`managedconsumer.runtime.cluster.idle_connections`). A thread takes one for one
+    request, so no thread waits because a broker is silent to another one. Fetches get their own by :meth:`connect`.
     """
 
     def __init__(
@@ -88,13 +89,21 @@ class Cluster(ConnectingPart):
         retry_backoff_ms: int = 100,
         retry_backoff_max_ms: int = 1000,
     ) -> None:
-        super().__init__(handler, settings or ConnectionSettings())
+        self.handler = handler
+        self.settings = settings or ConnectionSettings()
+        self.snapshot = ClusterSnapshot()
+        #: True as soon as a broker has responded at one of the addresses.
+        self.reached = False
+        #: The resources shared with the client's other consumers; None: there is no client.
+        self.shared: Sharing | None = None
+        self._connections = OpenConnections(handler)
+        self._own_idle = IdleConnections(handler)
+        self._closed = False
         self.bootstrap = list(bootstrap)
         self.metadata_max_age = metadata_max_age_ms / 1000.0
         self.refreshed_at = float("-inf")
         self._backoff_seconds = (retry_backoff_ms / 1000.0, retry_backoff_max_ms / 1000.0)
         self._lock = handler.RLock()
-        self._kept: Connection | None = None
         self._answers = Answers()
         self._flight: Flight | None = None
         # By place: the resources shared by all clones of this cluster.
@@ -104,8 +113,10 @@ class Cluster(ConnectingPart):
     def disown(self) -> None:
         """In the child of a fork: make new connections, as the sockets here are the parent's."""
         self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
-        self._forget_connections()
-        self._kept = self._flight = None
+        self._connections, self._own_idle = OpenConnections(self.handler), IdleConnections(self.handler)
+        self._flight = None
+        if self.shared is not None:
+            self.share(self.shared)
         for sharing in list(self._shares.values()):
             sharing.disown()
 
@@ -162,56 +173,161 @@ class Cluster(ConnectingPart):
     def reopen(self) -> None:
         """Allow connections again after :meth:`close`."""
         self._closed = False
-        self._kept = None
         self.refreshed_at = float("-inf")
+
+    # -- connections ----------------------------------------------------------------------------------
+
+    def connect(
+        self, node_id: int, buffers: BufferFactory | None = None, timeout_ms: float | None = None
+    ) -> Connection:
+        """Return a new connection to a broker by its id; the caller closes it.
+
+        ``buffers``: the memory for responses. ``timeout_ms``: limit for connecting, if that is less than usual.
+        """
+        broker = self.snapshot.brokers.get(node_id)
+        if broker is None:
+            broker = self.refresh(()).brokers.get(node_id)
+        if broker is None:
+            raise err.NoBrokersAvailableError(f"broker {node_id} is not in the cluster's metadata any more")
+        return self._open(broker.host, broker.port, node_id, buffers, timeout_ms)
+
+    def _open(
+        self,
+        host: str,
+        port: int,
+        node_id: int | None = None,
+        buffers: BufferFactory | None = None,
+        timeout_ms: float | None = None,
+    ) -> Connection:
+        if self._closed:
+            raise err.SocketDisconnectedError("the consumer's connections are closed")
+        settings = self.settings if buffers is None else self.settings.replace(buffer_factory=buffers)
+        connection = Connection(host, port, self.handler, settings, node_id)
+        self._connections.add(connection)
+        try:
+            connection.connect(timeout_ms if timeout_ms is None else min(timeout_ms, settings.connect_timeout_ms))
+        except BaseException:
+            connection.close()
+            raise
+        self.reached = True
+        if self._is_closed():
+            connection.close()
+            raise err.SocketDisconnectedError("the consumer's connections are closed")
+        return connection
+
+    def connect_to(self, broker: BrokerInfo) -> Connection:
+        """Return a new connection to ``broker``, whatever the metadata says; the caller closes it."""
+        return self._open(broker.host, broker.port, broker.node_id)
+
+    def _is_closed(self) -> bool:
+        return self._closed
+
+    def join(self) -> None:
+        """Mark this as a running consumer's until :meth:`close`: it shares with the others of its client."""
+        if self.shared is not None:
+            self.shared.join(self)
+
+    def share(self, sharing: Sharing) -> None:
+        """Use ``sharing`` as the shared resources from here on."""
+        self.shared = sharing
+        self._connections.above = lambda: sharing.connections
+
+    @property
+    def open_connections(self) -> OpenConnections:
+        """The connections made here, and those that other consumers have put there."""
+        return self._connections
+
+    @property
+    def _sharing(self) -> Sharing | None:
+        """The shared resources, while several consumers of the client run that use the same hub, or threads."""
+        shared = self.shared
+        return shared if shared is not None and shared.is_here() else None
+
+    @property
+    def _idle(self) -> IdleConnections:
+        sharing = self._sharing
+        return self._own_idle if sharing is None else sharing.idle_connections
+
+    def lend(
+        self,
+        node_id: int,
+        timeout_ms: float | None = None,
+        heard_since: float | None = None,
+        patience: float = PATIENCE,
+    ) -> Connection:
+        """Return a connection to a broker by its id, for one request: an idle one, or a new one.
+
+        ``heard_since``: skip an idle connection without a response since then (handler's clock). ``patience``: the
+        longest wait (seconds) for a connection that is in use. The caller has to call :meth:`put_away`. Otherwise like
+        :meth:`connect`.
+        """
+        broker = self.snapshot.brokers.get(node_id)
+        if broker is not None:
+            found = self._idle.take(address_of(broker.host, broker.port), heard_since, patience)
+            if found is not None:
+                found.node_id = node_id
+                return self._adopt(found)
+        return self.connect(node_id, timeout_ms=timeout_ms)
+
+    def _adopt(self, connection: Connection) -> Connection:
+        self._connections.add(connection)
+        if self._closed:
+            connection.close()
+            raise err.SocketDisconnectedError("the consumer's connections are closed")
+        return connection
+
+    def put_away(self, connection: Connection) -> None:
+        """Take ``connection`` back after its request, for the next one, perhaps of another consumer of the client.
+
+        It is closed if a signal interrupted its user before the response came.
+        """
+        if connection.awaits_answer:
+            connection.close()
+        sharing = self._sharing
+        if sharing is None:
+            self._own_idle.put(connection)
+        else:
+            self._connections.remove(connection)
+            sharing.put(connection)
+
+    def close_idle(self) -> None:
+        """Close the idle connections; the cluster stays usable."""
+        for connection in self.take_idle():
+            connection.close()
+
+    def drop_idle(self, broker: BrokerInfo) -> None:
+        """Close the idle connections to ``broker``: one of its connections has failed."""
+        self._idle.drop(address_of(broker.host, broker.port))
+
+    def take_idle(self) -> list[Connection]:
+        """Remove and return this cluster's idle connections; the caller owns them now."""
+        found = self._own_idle.take_all()
+        for connection in found:
+            self._connections.remove(connection)
+        return found
 
     # -- requests to any broker ------------------------------------------------------------------------
 
     def request(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None = None) -> dict[str, Any]:
         """Send a request to any broker; tries each once. Raises the first fatal error, or NoBrokersAvailableError."""
-        kept = self._take_kept()
-        if kept is not None:
+        idle = self._idle.take(None)
+        if idle is not None:
             try:
-                return self._ask(kept, api, body, timeout_ms)
+                return self._ask(self._adopt(idle), api, body, timeout_ms)
             except (err.SocketDisconnectedError, err.RequestTimedOut, err.ProtocolError) as error:
-                log.debug("kept connection to %s failed: %s", kept.address, error)
+                log.debug("idle connection to %s failed: %s", idle.address, error)
         return self._ask_anyone(api, body, timeout_ms)
-
-    def take_idle(self) -> list[Connection]:
-        with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is not None:
-            self._connections.remove(kept)
-        return super().take_idle() + ([] if kept is None else [kept])
-
-    def _take_kept(self) -> Connection | None:
-        shared = self.shared
-        if shared is not None and shared.is_here():
-            found = shared.idle_connections.take(None)
-            return None if found is None else self._adopt(found)
-        with self._lock:
-            kept, self._kept = self._kept, None
-        if kept is not None and not kept.connected:
-            kept.close()
-            return None
-        return kept
 
     def _ask(
         self, connection: Connection, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None
     ) -> dict[str, Any]:
-        """Send a request over an unused connection, and keep it for the next one if it is still good."""
         try:
-            answer = connection.request(api, body, timeout_ms)
+            return connection.request(api, body, timeout_ms)
         except BaseException:
             connection.close()
             raise
-        if self.put_away(connection):
-            return answer
-        with self._lock:
-            surplus, self._kept = self._kept, connection
-        if surplus is not None:
-            surplus.close()
-        return answer
+        finally:
+            self.put_away(connection)
 
     def _ask_anyone(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None) -> dict[str, Any]:
         failures: list[err.KafkaException] = []
@@ -257,7 +373,7 @@ class Cluster(ConnectingPart):
     def _begin_again(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Ask at the bootstrap addresses alone, as the broker that was asked wishes (KIP-1102)."""
         log.info("the brokers send us to the bootstrap addresses, %s", self.address)
-        for connection in self.take_idle():
+        while (connection := self._idle.take(None)) is not None:
             connection.close()
         with self._lock:
             self.snapshot = self.snapshot._replace(brokers=MappingProxyType({}))

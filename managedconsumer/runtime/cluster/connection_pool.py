@@ -1,4 +1,4 @@
-"""A pool of connections to brokers, for short tasks without a worker of their own.
+"""Connections to brokers for short tasks without a worker of their own, and the clusters that a process shares.
 
 A Spark executor runs many short tasks in one process. Each borrows a connection to its partition's leader and gives it
 back, so that a task needs no new connection and no login, and the process requests metadata once, not once per task.
@@ -12,65 +12,30 @@ from typing import Callable, Hashable
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection
 
-# The most idle connections to one broker.
-_MOST_IDLE = 4
-
 
 class ConnectionPool:
-    """Idle connections of one cluster by broker. Thread-safe; a borrowed connection belongs to one thread."""
+    """The connections of one cluster. Thread-safe; a borrowed connection belongs to one thread."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._lock = cluster.handler.Lock()
-        self._idle: dict[int, list[Connection]] = {}
-        self._closed = False
 
     def borrow(self, node_id: int, timeout_ms: float | None = None) -> Connection:
         """Return an idle connection to the broker, or a new one; raises the errors of connecting.
 
         ``timeout_ms``: limit for connecting, if that is less than usual.
         """
-        broker = self.cluster.snapshot.brokers.get(node_id)
-        while True:
-            with self._lock:
-                idle = self._idle.get(node_id)
-                connection = idle.pop() if idle else None
-            if connection is None:
-                return self.cluster.lend(node_id, timeout_ms)
-            moved = broker is not None and (connection.host, connection.port) != (broker.host.strip("[]"), broker.port)
-            if connection.connected and not moved:
-                return connection
-            connection.close()
+        return self.cluster.lend(node_id, timeout_ms, patience=0.0)
 
     def give_back(self, connection: Connection) -> None:
-        """Take a connection back; close it if it broke, or if a signal interrupted its user before the response."""
-        node_id = connection.node_id
-        if connection.awaits_answer:
-            connection.close()
-        if self.cluster.put_away(connection):
-            return
-        with self._lock:
-            idle = self._idle.setdefault(-1 if node_id is None else node_id, [])
-            if connection.connected and not self._closed and node_id is not None and len(idle) < _MOST_IDLE:
-                idle.append(connection)
-                return
-        connection.close()
+        """Take a connection back; see :meth:`Cluster.put_away`."""
+        self.cluster.put_away(connection)
 
     def close_idle(self) -> None:
         """Close the idle connections; the cluster stays usable."""
-        for connection in self.take_idle():
-            connection.close()
-
-    def take_idle(self) -> list[Connection]:
-        """Remove and return the idle connections; the caller owns them now."""
-        with self._lock:
-            idle, self._idle = self._idle, {}
-        return [connection for connections in idle.values() for connection in connections]
+        self.cluster.close_idle()
 
     def close(self) -> None:
         """Close all connections, also the borrowed ones. Idempotent."""
-        self._closed = True
-        self.close_idle()
         self.cluster.close()
 
 

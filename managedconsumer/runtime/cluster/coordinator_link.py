@@ -1,9 +1,8 @@
-"""Finds a group's coordinator, and keeps one connection to it for each kind of request.
+"""Finds a group's coordinator, and sends requests to it.
 
-A broker responds to the requests of one connection in order, and a JoinGroup may take minutes. So joins, heartbeats and
-commits each have connections of their own and never wait for each other. A thread takes a connection for one request.
-Another thread with the same purpose makes a second one meanwhile, and closes it afterwards. If several consumers of one
-client run, they share idle connections (``idle_connections``).
+A broker responds to the requests of one connection in order, and a JoinGroup may take minutes. So a thread takes an
+idle connection for one request (``idle_connections``), or makes a new one: joins, heartbeats and commits never wait for
+each other. A request has a purpose, by which others can interrupt it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.cluster.shared_connections import PATIENCE
+from managedconsumer.runtime.cluster.idle_connections import PATIENCE
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.silence import TELLING_S
 from managedconsumer.structs import BrokerInfo
@@ -47,8 +46,7 @@ class CoordinatorLink:
         self._group_id = group_id
         self._lock = cluster.handler.Lock()
         self._broker: BrokerInfo | None = None
-        # By purpose: an idle connection, and those with a request in flight.
-        self._idle: dict[str, Connection] = {}
+        # By purpose: the connections with a request in flight.
         self._lent: dict[str, list[Connection]] = {}
         #: By purpose: how often its requests were interrupted.
         self._interrupts: dict[str, int] = {}
@@ -170,13 +168,6 @@ class CoordinatorLink:
         with self._lock:
             if self._interrupts.get(purpose, 0) != interrupts:
                 raise self._interrupted()
-            idle = self._idle.pop(purpose, None)
-            trusted = idle is not None and (used_since is None or idle.heard_at >= used_since)
-            if idle is not None and idle.connected and idle.node_id == broker.node_id and trusted:
-                self._lent.setdefault(purpose, []).append(idle)
-                return idle
-        if idle is not None:
-            idle.close()
         patience = _BEAT_PATIENCE if purpose == HEARTBEAT else PATIENCE
         lend = partial(self._cluster.lend, timeout_ms=connect_ms, heard_since=used_since, patience=patience)
         try:
@@ -203,24 +194,15 @@ class CoordinatorLink:
             ours = connection in lent
             if ours:
                 lent.remove(connection)
-                if connection.connected and purpose not in self._idle and not self._cluster.sharing:
-                    self._idle[purpose] = connection
-                    return True
-        if ours and self._cluster.put_away(connection):
-            return True
-        connection.close()
+        if not ours:
+            connection.close()
+        self._cluster.put_away(connection)
         return ours
 
-    def take_idle(self) -> list[Connection]:
-        """Remove and return the idle connections; the caller owns them now."""
-        with self._lock:
-            idle, self._idle = self._idle, {}
-        return list(idle.values())
-
     def _take_all(self) -> list[Connection]:
-        """Remove and return all connections; the lock is held, and the caller closes them without it."""
-        found = [*self._idle.values(), *(connection for lent in self._lent.values() for connection in lent)]
-        self._idle, self._lent = {}, {}
+        """Remove and return all connections in use; the lock is held, and the caller closes them without it."""
+        found = [connection for lent in self._lent.values() for connection in lent]
+        self._lent = {}
         return found
 
     def _lost_meanwhile(self) -> err.KafkaException:
@@ -258,6 +240,8 @@ class CoordinatorLink:
             connections = self._take_all()
         for connection in connections:
             connection.close()
+        if broker is not None:
+            self._cluster.drop_idle(broker)
         if broker is not None and not self._closed:
             log.info(
                 "group %s: coordinator %s is lost: %s",
@@ -275,8 +259,7 @@ class CoordinatorLink:
         """
         with self._lock:
             self._interrupts[purpose] = self._interrupts.get(purpose, 0) + 1
-            idle = self._idle.pop(purpose, None)
-            connections = self._lent.pop(purpose, []) + ([] if idle is None else [idle])
+            connections = self._lent.pop(purpose, [])
         for connection in connections:
             connection.close()
 

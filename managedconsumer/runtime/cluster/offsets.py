@@ -16,7 +16,6 @@ from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch.epochs import EpochEnd
 from managedconsumer.fetch.resets import OffsetAnswer
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS, CoordinatorLink
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net.connection import Connection
@@ -49,7 +48,6 @@ class OffsetClient:
         self._group_id = group_id
         self._isolation = isolation
         self._now = cluster.handler.now
-        self._leaders = ConnectionPool(cluster)
 
     # -- the logs' ends -------------------------------------------------------------------------------
 
@@ -167,14 +165,14 @@ class OffsetClient:
         """Yield a connection to the broker, and a function that returns the ms left after connecting."""
         timeout_ms = min(timeout_ms, self._cluster.settings.request_timeout_ms)
         until = self._now() + timeout_ms / 1000.0
-        connection = self._leaders.borrow(node, timeout_ms)
+        connection = self._cluster.lend(node, timeout_ms, patience=0.0)
         try:
             yield connection, lambda: max(1.0, 1000.0 * (until - self._now()))
         except CONNECTION_ERRORS:
             connection.close()
             raise
         finally:
-            self._leaders.give_back(connection)
+            self._cluster.put_away(connection)
 
     def ends_once(
         self, node: int, encode: Callable[[int], bytes], timeout_ms: float
@@ -279,10 +277,6 @@ class OffsetClient:
             raise err.IllegalStateError("consumer_group is not set: this consumer has no offsets to commit or fetch")
         return self._link.request(COMMIT, api, body, int(seconds * 1000), commits.TOPIC_ID_VERSION - 1)
 
-    def take_idle(self) -> list[Connection]:
-        """Remove and return the idle connections to leaders; the caller owns them now."""
-        return self._leaders.take_idle()
-
     def close(self) -> None:
-        """Close the connections to the leaders."""
-        self._leaders.close_idle()
+        """Close the cluster's idle connections."""
+        self._cluster.close_idle()

@@ -6,15 +6,13 @@ It wakes consumers and gives them no messages. When it fails, all of them fetch 
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Iterable
+from typing import Callable, Iterable
 
 from managedconsumer import errors as err
 from managedconsumer.fetch.long_poll import DelegatedFetch, LongPollPlan
-from managedconsumer.fetch.request import EPOCH_VERSION, forget_epochs, version_of
-from managedconsumer.fetch.sessions import FetchSession
-from managedconsumer.runtime.net.connection import Connection, answer_timeout_ms
+from managedconsumer.runtime.net.connection import Connection
+from managedconsumer.runtime.net.fetching import send_fetch
 from managedconsumer.runtime.waiting.handlers import Handler
-from managedconsumer.wire.protocol import schemas
 
 log = logging.getLogger(__name__)
 
@@ -65,23 +63,24 @@ class SharedLongPoll:
 
     def _run(self) -> None:
         connection: Connection | None = None
-        session = FetchSession()
+        plan, now = self._plan, self._handler.now
         try:
-            while (body := self._next()) is not None:
+            while self._prepare():
                 try:
                     if connection is None:
                         connection = self._open()
-                        session.reset()
-                    self._wake(self._plan.receive(self._ask(connection, session, body)))
-                    now = self._handler.now()
-                    for delegated in self._plan.everybody():
-                        delegated.look(now)
+                        plan.connected()
+                    sent = send_fetch(connection, plan.by_id, WAIT_MS, plan.body, now())
+                    plan.sent()
+                    self._wake(plan.receive(sent.receive()))
+                    for delegated in plan.everybody():
+                        delegated.look(now())
                 except err.KafkaException as error:
                     log.debug("%s: %s", self._name, error)
                     if connection is not None:
                         connection.close()
                         connection = None
-                    self._wake(self._plan.give_up())
+                    self._wake(plan.give_up())
         except BaseException:
             self._abort()
             raise
@@ -97,36 +96,17 @@ class SharedLongPoll:
             connection.close()
         return connection
 
-    def _next(self) -> dict[str, Any] | None:
-        """Return the next request; None: there is none, and the worker ends."""
+    def _prepare(self) -> bool:
+        """Prepare the next request; False: there is none, and the worker ends."""
         with self._lock:
             offered, self._offered = self._offered, []
         for delegated in offered:
             self._wake(self._plan.add(delegated))
-        body = self._plan.request(WAIT_MS)
-        if body is not None:
-            return body
+        if self._plan.request(WAIT_MS) is not None:
+            return True
         with self._lock:
             self._running = bool(self._offered)
-        return self._next() if self._running else None
-
-    def _ask(self, connection: Connection, session: FetchSession, body: dict[str, Any]) -> dict[str, Any]:
-        plan = self._plan
-        version = version_of(connection.version(schemas.FETCH), by_id=plan.by_id)
-        if version < EPOCH_VERSION:
-            forget_epochs(body["topics"])
-        timeout = answer_timeout_ms(connection, WAIT_MS, self._handler.now())
-        short = None if plan.changed else session.repeat(body, ())
-        if short is None:
-            short = session.shorten(body, version)
-        request = connection.send(schemas.FETCH, short, version)
-        plan.sent()
-        answer = connection.receive(request, timeout)
-        if not session.accept(answer):
-            return {"responses": ()}  # the next request begins a new session
-        if answer.get("error_code"):
-            raise err.error_for_code(answer["error_code"])
-        return answer
+        return self._running and self._prepare()
 
     def _wake(self, concerned: Iterable[DelegatedFetch]) -> None:
         for delegated in concerned:

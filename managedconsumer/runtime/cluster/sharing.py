@@ -8,7 +8,7 @@ from __future__ import annotations
 import weakref
 from typing import Any, Protocol
 
-from managedconsumer.runtime.cluster.shared_connections import Address, SharedConnectionPool, address_of
+from managedconsumer.runtime.cluster.idle_connections import Address, IdleConnections, address_of
 from managedconsumer.runtime.cluster.shared_long_poll import SharedLongPoll
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.silence import OpenConnections
@@ -61,7 +61,7 @@ class Sharing:
         self._opener = opener
         self._place = weakref.ref(place)
         self.handler = opener.handler
-        self.idle_connections = SharedConnectionPool(self.handler)
+        self.idle_connections = IdleConnections(self.handler)
         self._lock = self.handler.Lock()
         self._client = weakref.ref(client)
         # The running consumers by id().
@@ -74,7 +74,7 @@ class Sharing:
 
     def disown(self) -> None:
         """In the child of a fork: drop the parent's connections and watches."""
-        self.idle_connections = SharedConnectionPool(self.handler)
+        self.idle_connections = IdleConnections(self.handler)
         self._lock = self.handler.Lock()
         self._members, self._long_polls, self.active = {}, {}, False
 
@@ -98,7 +98,7 @@ class Sharing:
             self._members = {key: ref for key, ref in self._members.items() if ref() is not None}
             if self.active or len(self._members) < SEVERAL:
                 return
-            self.idle_connections = SharedConnectionPool(self.handler)
+            self.idle_connections = IdleConnections(self.handler)
             self.active = True
             # Greenlets of another hub may have used the client.
             client = [self._client] if self.is_at(Handler) else []

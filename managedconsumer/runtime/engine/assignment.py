@@ -50,7 +50,7 @@ class Assignment:
 
         ``partition_object`` makes the object that messages and users get for a partition.
         """
-        self.lock, self.mutex, self.not_full, self.loans = locks.lock, locks.mutex, locks.not_full, locks.loans
+        self.lock, self.mutex, self.not_full, self.recalled = locks.lock, locks.mutex, locks.not_full, locks.recalled
         self.inline = locks.inline
         self.cluster = cluster
         self.handler = cluster.handler

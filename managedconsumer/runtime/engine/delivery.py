@@ -43,7 +43,7 @@ class Delivery:
     """Thread-safe: every method takes the engine's lock, unless its docstring says otherwise."""
 
     def __init__(self, locks: Locks, assignment: Assignment, greenlet_yield: GreenletYield | None) -> None:
-        self.lock, self.mutex, self.loans, self.inline = locks.lock, locks.mutex, locks.loans, locks.inline
+        self.lock, self.mutex, self.recalled, self.inline = locks.lock, locks.mutex, locks.recalled, locks.inline
         self.handler, self.life, self.buffer = assignment.handler, assignment.life, assignment.buffer
         self.collector = assignment.collector
         if self.inline is not None:
@@ -223,7 +223,7 @@ class Delivery:
         """Let another thread receive, and wake workers that wait for their connection. Call it without the lock."""
         with self.mutex:
             self.lock.notify_all()
-            self.loans.notify_all()
+            self.recalled.notify_all()
 
     def _run_task(self, task: Task, who: int) -> None:
         """Run a callback. A ``stop()`` in it acts as in a signal handler: the stop follows after the callback."""

@@ -56,7 +56,7 @@ class Engine:
         self.cluster, self.options, self.group_id, self.handler = cluster, options, group_id, cluster.handler
         locks = Locks(self.handler)
         self.lock, self.mutex, self.not_full, self.inline = locks.lock, locks.mutex, locks.not_full, locks.inline
-        self.commits, self.loans, self.work = locks.commits, locks.loans, locks.work
+        self.commits, self.recalled, self.work = locks.commits, locks.recalled, locks.work
         self.assignment = Assignment(locks, cluster, options, group_id, _lane(self.handler), partition_object)
         self.life = self.assignment.life
         self._greenlet_yield = None if self.handler.native or not self.handler.real else GreenletYield(self.handler)
@@ -83,9 +83,6 @@ class Engine:
         )
         self.link = CoordinatorLink(self.cluster, self.group_id) if self.group_id is not None else None
         self.offsets = OffsetClient(self.cluster, self.link, self.group_id, options.isolation)
-        self.cluster.keeps("leaders", self.offsets.take_idle)
-        if self.link is not None:
-            self.cluster.keeps("coordinator", self.link.take_idle)
         if options.use_rdkafka:
             from managedconsumer.runtime.rdkafka.pool import RdkafkaPool
 
@@ -127,7 +124,7 @@ class Engine:
             self.life.wake_consumers()
             self.assignment.wake_fetchers()
             self.commits.notify_all()
-            self.loans.notify_all()
+            self.recalled.notify_all()
         if self.link is not None:
             self.link.close()
         self.cluster.close()

@@ -18,7 +18,7 @@ class Locks:
         self.lock = handler.Condition(shared) if wake is None else handler.WakingCondition(shared, wake)
         self.not_full = handler.Condition(shared)  # fetch workers wait here for memory
         self.commits = handler.Condition(shared)  # the commit worker and threads that commit wait here
-        self.loans = handler.Condition(shared)  # fetch workers that have lent their connection wait here
+        self.recalled = handler.Condition(shared)  # fetch workers that have lent their connection wait here
         self.work = handler.Condition(shared)  # the workers of run() wait here
         #: The same lock for frequent users that neither wait nor notify: a condition needs two calls instead of one.
         self.mutex = shared

@@ -60,119 +60,96 @@ def ask_versions(
     )
 
 
-def open_socket(
-    handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold, limit: float
-) -> Any:
-    """Connect within ``limit`` seconds; the socket is in ``hold`` from its first moment.
+class Opener:
+    """Opens the socket of one connection, and asks the broker aside why it hung up. One thread uses it."""
 
-    Raises typed errors; only ConnectionAbortedError, when ``hold`` is closed meanwhile, comes through as it is.
-    """
-    address = diagnose.shown_address(host, port)
-    deadline = handler.now() + limit
-    try:
-        sock = net.dial(handler, host, port, limit, hold=hold, source_address=settings.source_address)
-    except ConnectionAbortedError:
-        raise
-    except OSError as error:
-        raise diagnose.dial_failed(address, error, limit) from None
-    if not settings.security.uses_tls:
-        return sock
-    context = handler.run_blocking(settings.security.tls_context)
-    try:
-        return _shake_hands(handler, sock, context, host, hold, deadline)
-    except (OSError, ValueError) as error:
-        if hold.closed:
-            raise ConnectionAbortedError("closed while connecting") from error
-        raise _failure(handler, host, port, settings, hold, error, limit) from None
+    def __init__(
+        self, handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold
+    ) -> None:
+        """The sockets are in ``hold`` from their first moment."""
+        self._handler, self._host, self._port, self._settings, self._hold = handler, host, port, settings, hold
+        self._address = diagnose.shown_address(host, port)
 
+    def open(self, limit: float) -> Any:
+        """Connect within ``limit`` seconds.
 
-def login_wanted(handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold) -> bool:
-    """Why a broker hung up on a client without SASL: whether its listener wants a login."""
-    tls = settings.security.uses_tls
-    answer = _ask_aside(handler, host, port, settings, hold, schemas.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, tls)
-    return bool(answer and answer["mechanisms"])
-
-
-def _shake_hands(handler: Handler, sock: Any, context: Any, host: str, hold: net.SocketHold, deadline: float) -> Any:
-    # A trailing dot marks a name as absolute to the resolver; no certificate has it.
-    sock = net.wrap_tls(sock, context, host.rstrip("."))
-    hold.adopt(sock)
-    hold.enter()
-    try:
-        net.handshake(sock, max(deadline - handler.now(), 0.001))
-    finally:
-        hold.leave()
-    return sock
-
-
-def _failure(
-    handler: Handler,
-    host: str,
-    port: int,
-    settings: ConnectionSettings,
-    hold: net.SocketHold,
-    error: Exception,
-    limit: float,
-) -> errors.KafkaException:
-    address = diagnose.shown_address(host, port)
-    if isinstance(error, TimeoutError):
-        return diagnose.connecting_timed_out(address, "the TLS handshake", limit)
-    if diagnose.is_end_of_stream(error):
-        # A broker's listener without TLS does this, and one that shuts down, too: only the first is worth an error
-        # that ends the consumer.
-        if _speaks_kafka_in_clear(handler, host, port, settings, hold):
-            return diagnose.plaintext_listener(address, settings.security)
-        return diagnose.hung_up(address, "during the TLS handshake", error)
-    if diagnose.is_tls_error(error):
-        return diagnose.tls_failed(address, host, error, settings.security)
-    if isinstance(error, ValueError):
-        return errors.ConfigurationError(f"{host!r} cannot be used as a TLS server name: {error}")
-    return errors.SocketDisconnectedError(
-        f"the connection to {address} broke during the TLS handshake: {net.describe(error)}"
-    )
-
-
-def _speaks_kafka_in_clear(
-    handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold
-) -> bool:
-    return _ask_aside(handler, host, port, settings, hold, schemas.API_VERSIONS, {}, tls=False) is not None
-
-
-def _ask_aside(
-    handler: Handler,
-    host: str,
-    port: int,
-    settings: ConnectionSettings,
-    hold: net.SocketHold,
-    api: schemas.Api,
-    body: dict[str, Any],
-    tls: bool,
-) -> dict[str, Any] | None:
-    """Send one harmless request, without any secret, on a second connection in place of the one in ``hold``.
-
-    Sent in version 0, which every broker understands, or refuses in that version's form.
-    """
-    hold.sock.close()
-    deadline = handler.now() + _PROBE_S
-    try:
-        sock = net.dial(handler, host, port, _PROBE_S, hold=hold, source_address=settings.source_address)
-        if tls:
-            sock = _shake_hands(handler, sock, settings.security.tls_context(), host, hold, deadline)
+        Raises typed errors; only ConnectionAbortedError, when the hold is closed meanwhile, comes through as it is.
+        """
+        deadline, security = self._handler.now() + limit, self._settings.security
         try:
-            hold.enter()
+            sock = self._dial(limit)
+        except ConnectionAbortedError:
+            raise
+        except OSError as error:
+            raise diagnose.dial_failed(self._address, error, limit) from None
+        if not security.uses_tls:
+            return sock
+        context = self._handler.run_blocking(security.tls_context)
+        try:
+            return self._shake_hands(sock, context, deadline)
+        except (OSError, ValueError) as error:
+            if self._hold.closed:
+                raise ConnectionAbortedError("closed while connecting") from error
+            raise self._failure(error, limit) from None
+
+    def login_wanted(self) -> bool:
+        """True if the broker, which hung up on a client without SASL, wants a login."""
+        answer = self._ask_aside(schemas.SASL_HANDSHAKE, {"mechanism": "PLAIN"}, self._settings.security.uses_tls)
+        return bool(answer and answer["mechanisms"])
+
+    def _dial(self, limit: float) -> Any:
+        source = self._settings.source_address
+        return net.dial(self._handler, self._host, self._port, limit, self._hold, source)
+
+    def _shake_hands(self, sock: Any, context: Any, deadline: float) -> Any:
+        # A trailing dot marks a name as absolute to the resolver; no certificate has it.
+        sock = net.wrap_tls(sock, context, self._host.rstrip("."))
+        self._hold.adopt(sock)
+        with self._hold:
+            net.handshake(sock, max(deadline - self._handler.now(), 0.001))
+        return sock
+
+    def _failure(self, error: Exception, limit: float) -> errors.KafkaException:
+        address, security = self._address, self._settings.security
+        if isinstance(error, TimeoutError):
+            return diagnose.connecting_timed_out(address, "the TLS handshake", limit)
+        if diagnose.is_end_of_stream(error):
+            # A broker's listener without TLS does this, and one that shuts down, too: only the first is worth an error
+            # that ends the consumer.
+            if self._ask_aside(schemas.API_VERSIONS, {}, tls=False) is not None:
+                return diagnose.plaintext_listener(address, security)
+            return diagnose.hung_up(address, "during the TLS handshake", error)
+        if diagnose.is_tls_error(error):
+            return diagnose.tls_failed(address, self._host, error, security)
+        if isinstance(error, ValueError):
+            return errors.ConfigurationError(f"{self._host!r} cannot be used as a TLS server name: {error}")
+        return errors.SocketDisconnectedError(
+            f"the connection to {address} broke during the TLS handshake: {net.describe(error)}"
+        )
+
+    def _ask_aside(self, api: schemas.Api, body: dict[str, Any], tls: bool) -> dict[str, Any] | None:
+        """Send one harmless request, without any secret, on a second connection in place of the one in the hold.
+
+        Sent in version 0, which every broker understands, or refuses in that version's form.
+        """
+        self._hold.sock.close()
+        deadline = self._handler.now() + _PROBE_S
+        try:
+            sock = self._dial(_PROBE_S)
+            if tls:
+                sock = self._shake_hands(sock, self._settings.security.tls_context(), deadline)
             try:
-                transport = make_transport(handler, sock)
-                transport.send(framing.encode_frame(api, 0, 1, settings.client_id, api.encode(0, body)), deadline)
-                frame = transport.receive_frame(_early_size, deadline)
+                with self._hold:
+                    transport, client_id = make_transport(self._handler, sock), self._settings.client_id
+                    transport.send(framing.encode_frame(api, 0, 1, client_id, api.encode(0, body)), deadline)
+                    frame = transport.receive_frame(_early_size, deadline)
             finally:
-                hold.leave()
-        finally:
-            sock.close()
-        found, answer = framing.parse_response_header(api, 0, frame)
-        return api.decode(0, answer) if found == 1 else None
-    except (OSError, ValueError, errors.ProtocolError) as error:
-        log.debug("%s:%s does not tell why it hung up: %s", host, port, error)
-        return None
+                sock.close()
+            found, answer = framing.parse_response_header(api, 0, frame)
+            return api.decode(0, answer) if found == 1 else None
+        except (OSError, ValueError, errors.ProtocolError) as error:
+            log.debug("%s does not tell why it hung up: %s", self._address, error)
+            return None
 
 
 def _early_size(header: bytes) -> int:

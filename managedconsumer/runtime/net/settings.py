@@ -55,15 +55,8 @@ class ConnectionSettings(Value):
         source_address: tuple[str, int] | None = None,
         buffer_factory: BufferFactory = bytearray,
     ) -> None:
-        self.__dict__.update(
-            client_id=client_id,
-            connect_timeout_ms=connect_timeout_ms,
-            request_timeout_ms=request_timeout_ms,
-            max_frame_bytes=max_frame_bytes,
-            security=Security() if security is None else security,
-            source_address=source_address,
-            buffer_factory=buffer_factory,
-        )
+        given = locals() | {"security": Security() if security is None else security}
+        self.__dict__.update({name: given[name] for name in self._fields})
         if not isinstance(self.client_id, str) or len(self.client_id.encode()) > 32767:
             raise ConfigurationError("client_id must be a string of at most 32767 bytes")
         for name, least in (("connect_timeout_ms", 1), ("request_timeout_ms", 1), ("max_frame_bytes", 1024)):

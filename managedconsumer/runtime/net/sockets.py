@@ -75,6 +75,11 @@ class SocketHold:
             if self.closed and not self._users and self._sock is not None:
                 self._sock.close()
 
+    __enter__ = enter
+
+    def __exit__(self, *_: object) -> None:
+        self.leave()
+
     def close(self) -> None:
         """End the connection; a thread or greenlet that waits on it wakes at once.  Never raises."""
         if os.getpid() != self._pid:
@@ -166,9 +171,8 @@ def dial(
     handler: Handler,
     host: str,
     port: int,
-    timeout: float | None,
-    *,
-    hold: SocketHold | None = None,
+    timeout: float,
+    hold: SocketHold,
     source_address: tuple[str, int] | None = None,
 ) -> Any:
     """Connect to ``host``, trying every address it resolves to, all within ``timeout`` seconds.
@@ -179,28 +183,24 @@ def dial(
     :raises DialError: no address answered
     :raises ConnectionAbortedError: ``hold`` was closed meanwhile
     """
-    deadline = None if timeout is None else handler.now() + timeout
+    deadline = handler.now() + timeout
     infos = resolve(handler, host, port, timeout, hold)
     attempts: list[tuple[str, OSError]] = []
     for index, (family, kind, proto, _, address) in enumerate(infos):
-        share = None
-        if deadline is not None:
-            share = (deadline - handler.now()) / (len(infos) - index)
-            if share <= 0:
-                attempts.append((_shown(address), TimeoutError()))
-                break
+        share = (deadline - handler.now()) / (len(infos) - index)
+        if share <= 0:
+            attempts.append((_shown(address), TimeoutError()))
+            break
         try:
-            return _connect(handler, (family, kind, proto), address, share, hold, source_address)
+            return _connect(handler.socket(family, kind, proto), address, share, hold, source_address)
         except OSError as error:
-            if hold is not None and hold.closed:
+            if hold.closed:
                 raise ConnectionAbortedError("closed while connecting") from error
             attempts.append((_shown(address), error))
     raise DialError(attempts)
 
 
-def resolve(
-    handler: Handler, host: str, port: int, timeout: float | None, hold: SocketHold | None = None
-) -> list[tuple[Any, ...]]:
+def resolve(handler: Handler, host: str, port: int, timeout: float, hold: SocketHold) -> list[tuple[Any, ...]]:
     """The addresses of a host.
 
     The resolver has no time-out and cannot be interrupted: a worker waits for it, and is left behind
@@ -223,11 +223,11 @@ def resolve(
             done.set()
 
     handler.spawn(f"resolver-{host}", look_up)
-    deadline = None if timeout is None else handler.now() + timeout
+    deadline = handler.now() + timeout
     while not done.wait(_RESOLVER_SLICE_S):
-        if hold is not None and hold.closed:
+        if hold.closed:
             raise ConnectionAbortedError("closed while connecting")
-        if deadline is not None and handler.now() >= deadline:
+        if handler.now() >= deadline:
             raise socket.gaierror(socket.EAI_AGAIN, f"the resolver gave no answer within {timeout:g} s")
     result = found[0]
     if isinstance(result, UnicodeError):
@@ -238,33 +238,21 @@ def resolve(
     return addresses
 
 
-def _connect(
-    handler: Handler,
-    sort: tuple[int, int, int],
-    address: Any,
-    timeout: float | None,
-    hold: SocketHold | None,
-    source_address: tuple[str, int] | None,
-) -> Any:
-    sock = handler.socket(*sort)
-    if hold is not None:
-        hold.adopt(sock)
-        hold.enter()
-    try:
-        sock.settimeout(timeout)
-        if source_address is not None:
-            sock.bind(source_address)
-        sock.connect(address)
-        _tune(sock)
-        # A close() in that moment shuts down a socket that was not connected yet, which has no effect.
-        if hold is not None and hold.closed:
-            raise ConnectionAbortedError("closed while connecting")
-    except BaseException:
-        sock.close()
-        raise
-    finally:
-        if hold is not None:
-            hold.leave()
+def _connect(sock: Any, address: Any, timeout: float, hold: SocketHold, source_address: tuple[str, int] | None) -> Any:
+    hold.adopt(sock)
+    with hold:
+        try:
+            sock.settimeout(timeout)
+            if source_address is not None:
+                sock.bind(source_address)
+            sock.connect(address)
+            _tune(sock)
+            # A close() in that moment shuts down a socket that was not connected yet, which has no effect.
+            if hold.closed:
+                raise ConnectionAbortedError("closed while connecting")
+        except BaseException:
+            sock.close()
+            raise
     return sock
 
 

@@ -71,13 +71,16 @@ class Transport:
         """Note that the buffer has ``held`` bytes now, from its beginning on."""
         self._start, self._end = 0, held
 
-    def _receive_some(self, view: memoryview, deadline: float) -> int:
+    def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
         """Wait for at least one byte; 0 at the end of the stream."""
         raise NotImplementedError
 
+    # For the rest of a frame.
+    _FLAGS = 0
+
     def _receive_all(self, view: memoryview, deadline: float) -> None:
         while view:
-            count = self._receive_some(view, deadline)
+            count = self._receive_some(view, deadline, self._FLAGS)
             if not count:
                 raise PeerClosedError(partial=True)
             view = view[count:]
@@ -118,6 +121,13 @@ class Transport:
             self._fill_inbox(deadline)
         return bytes(self._inbox[self._start + 4 : self._start + stop])
 
+    def _left(self, deadline: float) -> float:
+        """Return the seconds up to ``deadline``; raises TimeoutError when it is over."""
+        seconds = deadline - self._now()
+        if seconds <= 0:
+            raise TimeoutError
+        return seconds
+
     def _fill_inbox(self, deadline: float) -> None:
         self._move_up()
         self._note(self._receive_some(self._inbox[self._end :], deadline))
@@ -138,6 +148,9 @@ class _BlockingTransport(Transport):
     """A plain socket that blocks in the kernel; only its own thread waits."""
 
     plain = True
+    # The kernel counts the time-out over the whole of such a read, so dripping bytes do not extend it; it returns early
+    # on a signal, at the time-out, or at the end of the stream.
+    _FLAGS = socket.MSG_WAITALL
 
     def __init__(self, handler: Handler, sock: Any, buffer_factory: BufferFactory = bytearray) -> None:
         super().__init__(handler, sock, buffer_factory)
@@ -165,24 +178,13 @@ class _BlockingTransport(Transport):
             except BlockingIOError:
                 self._out_of_time(deadline)
 
-    def _receive_all(self, view: memoryview, deadline: float) -> None:
-        # The kernel counts the time-out over the whole of a MSG_WAITALL read, so dripping bytes do not extend it;
-        # it returns early on a signal, at the time-out, or at the end of the stream.
-        while view:
-            count = self._receive_some(view, deadline, socket.MSG_WAITALL)
-            if not count:
-                raise PeerClosedError(partial=True)
-            view = view[count:]
-
     def _out_of_time(self, deadline: float) -> None:
         """Raise TimeoutError if the deadline is over: the kernel's time-out may have been a little too short."""
         if self._now() >= deadline - _MIN_TIMEOUT_S:
             raise TimeoutError from None
 
     def _limit(self, option: int, deadline: float) -> None:
-        seconds = deadline - self._now()
-        if seconds <= 0:
-            raise TimeoutError
+        seconds = self._left(deadline)
         # A time-out that is nearly the wanted one stays: this saves a system call for each operation.
         if abs(seconds - self._limits[option]) < _NEARLY * seconds:
             return
@@ -201,15 +203,12 @@ class _TimeoutTransport(Transport):
             self._limit(deadline)
             view = view[self._sock.send(view) :]
 
-    def _receive_some(self, view: memoryview, deadline: float) -> int:
+    def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
         self._limit(deadline)
         return int(self._sock.recv_into(view))
 
     def _limit(self, deadline: float) -> None:
-        seconds = deadline - self._now()
-        if seconds <= 0:
-            raise TimeoutError
-        self._sock.settimeout(seconds)
+        self._sock.settimeout(self._left(deadline))
 
 
 class _GreenTransport(Transport):
@@ -241,18 +240,14 @@ class _GreenTransport(Transport):
         with self._timer(deadline):
             return super().beginning(count, deadline)
 
-    def _receive_some(self, view: memoryview, deadline: float) -> int:
+    def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
         # A peer that sends without a pause never makes this greenlet wait: neither the timer nor others would run.
-        if deadline <= self._now():
-            raise TimeoutError
+        self._left(deadline)
         self._turn.give()
         return int(self._sock.recv_into(view))
 
     def _timer(self, deadline: float) -> Any:
-        seconds = deadline - self._now()
-        if seconds <= 0:
-            raise TimeoutError
-        return self._timeout(seconds, TimeoutError())
+        return self._timeout(self._left(deadline), TimeoutError())
 
 
 def make_transport(handler: Handler, sock: Any, buffer_factory: BufferFactory = bytearray) -> Transport:

@@ -23,15 +23,13 @@ from managedconsumer.fetch.leader import (
     TooLarge,
     Truncated,
 )
-from managedconsumer.fetch.request import version_of
 from managedconsumer.runtime.engine.assignment import Assignment
-from managedconsumer.runtime.engine.fetching.fetcher import Fetcher, Sent
+from managedconsumer.runtime.engine.fetching.fetcher import Fetcher
 from managedconsumer.runtime.engine.fetching.inline import InlineReceive
 from managedconsumer.runtime.engine.fetching.quiet_fetches import QuietFetches
 from managedconsumer.runtime.engine.troubles import FETCH
 from managedconsumer.runtime.net.buffers import BufferPool
-from managedconsumer.runtime.net.connection import answer_timeout_ms
-from managedconsumer.wire.protocol import schemas
+from managedconsumer.runtime.net.fetching import Sent, send_fetch
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +107,6 @@ class FetchPool:
                 except err.KafkaException as error:
                     self._not_answered(fetcher, plan, error)
                     continue
-                fetcher.leader.succeeded()
                 self._deliver(fetcher, plan, answer)
                 del answer  # else it would keep its memory until the next response comes
         except BaseException as error:  # noqa: BLE001 - a worker's death must reach the user
@@ -207,24 +204,17 @@ class FetchPool:
             # Wake consuming threads once the request is in flight: this thread waits then, and they need not wait for
             # the GIL.
             self._tell(fetcher)
-            answer = sent.connection.receive(sent.request, sent.wait_ms)
+            answer = sent.receive()
         else:
-            sent = lent
             with self._engine.mutex:
                 if not leader.look_again() and leader.state is FetchState.BROKEN_OFF:
-                    sent.connection.close()
-            answer = self._receive_late(sent)
+                    lent.connection.close()
+            answer = lent.receive()
         if not leader.accept(answer):
-            body = leader.whole_body(plan, sent.version)
-            answer = sent.connection.request(schemas.FETCH, body, sent.wait_ms, sent.version)
-            leader.accept(answer)
-        if answer.get("error_code"):
-            raise err.error_for_code(answer["error_code"])
+            answer = self._send(fetcher, plan).receive()
+            if not leader.accept(answer):
+                raise err.error_for_code(answer["error_code"])
         return answer
-
-    def _receive_late(self, sent: Sent) -> dict[str, Any]:
-        """Return the response to a request that has been in flight for a while."""
-        return sent.connection.receive(sent.request, 1000 * (sent.until - self._engine.handler.now()))
 
     def _send(self, fetcher: Fetcher, plan: fp.FetchPlan) -> Sent:
         connection, leader, engine = fetcher.connection, fetcher.leader, self._engine
@@ -233,12 +223,8 @@ class FetchPool:
             fetcher.hang_up()
             connection = fetcher.connection = engine.cluster.connect(leader.key[0], self._buffers.take)
             leader.connected()
-        version = version_of(connection.version(schemas.FETCH), by_id=plan.by_id)
         now = engine.handler.now()
-        body, wait_ms = leader.body(plan, version), answer_timeout_ms(connection, leader.wait_ms, now)
-        until = now + wait_ms / 1000
-        sent = connection.send(schemas.FETCH, body, version)
-        return Sent(connection, sent, version, wait_ms, until)
+        return send_fetch(connection, plan.by_id, leader.wait_ms, lambda version: leader.body(plan, version), now)
 
     def _not_answered(self, fetcher: Fetcher, plan: fp.FetchPlan, error: err.KafkaException) -> None:
         self._tell(fetcher)
@@ -270,13 +256,14 @@ class FetchPool:
         moved = fp.new_leaders(results)
         learnt = bool(moved) and engine.cluster.learn_leaders(moved, answer.get("node_endpoints", ()))
         with engine.mutex:
-            leader.answered(plan)
-            self._wake_waiting()
-            stale = self.take_all(fetcher, results, engine.handler.now())
-            if learnt:
-                self._carry_out(leader.failed_over(plan, engine.cluster.snapshot))
             waiting = engine.sitting > 0 or (engine.inline is not None and engine.inline.inside)
-            leader.note_size(results, waiting=waiting)
+            now, cluster = engine.handler.now(), engine.cluster
+            leaders_again = now + cluster.metadata_max_age
+            events = leader.receive(plan, results, cluster.snapshot, now, leaders_again=leaders_again, waiting=waiting)
+            self._wake_waiting()
+            stale = bool(events) and self._carry_out(events)
+            if learnt:
+                self._carry_out(leader.failed_over(plan, cluster.snapshot))
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
         if retried:
             tp = retried[0].queue.tp
@@ -286,9 +273,3 @@ class FetchPool:
         if stale:
             self._tell(fetcher)  # the metadata request may take long
             engine.refresh_metadata()
-
-    def take_all(self, fetcher: Fetcher, results: Sequence[fp.PartitionResult], now: float) -> bool:
-        """Take over all partitions of a response; True when the metadata is out of date. The lock is held."""
-        cluster = self._engine.cluster
-        events = fetcher.leader.receive(results, cluster.snapshot, now, leaders_again=now + cluster.metadata_max_age)
-        return bool(events) and self._carry_out(events)

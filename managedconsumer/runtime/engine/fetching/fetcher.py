@@ -7,39 +7,23 @@ from typing import Any
 from managedconsumer.fetch.leader import LeaderFetch
 from managedconsumer.fetch.long_poll import DelegatedFetch
 from managedconsumer.runtime.net.connection import Connection
-from managedconsumer.values import NamedTuple
 
 
 class Fetcher:
     """The connection and the decisions of one fetch worker."""
 
-    __slots__ = ("connection", "delegated", "leader", "offered", "wire")
+    __slots__ = ("connection", "delegated", "leader", "wire")
 
     def __init__(self, leader: LeaderFetch) -> None:
         self.leader = leader
         self.connection: Connection | None = None
         #: The connection, while consuming threads receive from it (``_inline.Wire``).
         self.wire: Any = None
-        #: The partitions that the client's long poll fetches in its place, and those that were offered to the long
-        #: poll.
+        #: The partitions that the client's long poll shall fetch in its place.
         self.delegated: DelegatedFetch | None = None
-        self.offered: DelegatedFetch | None = None
 
     def hang_up(self) -> None:
         """Close the connection, if there is one."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close()
-
-
-class Sent(NamedTuple):
-    """A Fetch in flight."""
-
-    connection: Connection
-    #: The argument of :meth:`Connection.receive`.
-    request: int
-    version: int
-    #: How long (ms) its response may take.
-    wait_ms: float
-    #: The same limit as a time of the handler's clock.
-    until: float

@@ -11,10 +11,11 @@ from typing import Any
 from managedconsumer.fetch.plan import FetchLimits, FetchPlan
 from managedconsumer.fetch.request import PLAIN_VERSIONS
 from managedconsumer.runtime.engine.assignment import Assignment
-from managedconsumer.runtime.engine.fetching.fetcher import Fetcher, Sent
+from managedconsumer.runtime.engine.fetching.fetcher import Fetcher
 from managedconsumer.runtime.engine.fetching.quiet_fetches import QuietFetches
 from managedconsumer.runtime.net import overdue
 from managedconsumer.runtime.net.connection import Lent
+from managedconsumer.runtime.net.fetching import Sent
 
 # A worker reclaims its connection when no consuming thread has polled it for so long (seconds), or a little longer.
 # Until then one response may wait in the kernel.
@@ -59,8 +60,8 @@ class InlineReceive:
             connection.take_back(wire, sent.version)
         if wire.unsent:
             connection.send_rest(wire.unsent)
-        until = wire.sent_at + sent.wait_ms / 1000
-        return Sent(connection, wire.correlation_id, sent.version, sent.wait_ms, until)
+        waited_ms = 1000 * (engine.handler.now() - wire.sent_at)
+        return Sent(connection, wire.correlation_id, sent.version, sent.wait_ms - waited_ms)
 
     def _make_wire(self, fetcher: Fetcher, plan: FetchPlan, sent: Sent, lent: Lent) -> Any:
         engine, limits, leader = self._engine, self._limits, fetcher.leader
@@ -90,7 +91,7 @@ class InlineReceive:
         """Wait until the worker has to take ``wire`` back."""
         engine, rounds = self._engine, wire.rounds
         while not engine.life.closed and not wire.recalled:
-            if not engine.loans.wait(_MISSED) and wire.rounds == rounds and not wire.inside:
+            if not engine.recalled.wait(_MISSED) and wire.rounds == rounds and not wire.inside:
                 break
             rounds = wire.rounds
 
@@ -101,7 +102,7 @@ class InlineReceive:
         engine.collector.settle_lane()
         while wire.inside:
             inline.wake()
-            engine.loans.wait(_LEAVES)
+            engine.recalled.wait(_LEAVES)
         engine.collector.settle_lane()
         inline.remove(wire)
         fetcher.wire = None
@@ -115,7 +116,7 @@ class InlineReceive:
         """Ask for the connection: the worker needs it for another request. The lock is held."""
         if fetcher.wire is not None:
             fetcher.wire.recall()
-            self._engine.loans.notify_all()
+            self._engine.recalled.notify_all()
             if self._engine.inline is not None:
                 self._engine.inline.wake()
 
@@ -138,5 +139,5 @@ class InlineReceive:
                 or self._quiet_fetches.wants(leader, now)
             ):
                 wire.recall()
-                engine.loans.notify_all()
+                engine.recalled.notify_all()
         return bool(inline.usable) and not inline.inside

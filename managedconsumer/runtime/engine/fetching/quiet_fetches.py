@@ -74,9 +74,7 @@ class QuietFetches:
             return False
         away, shared = fetcher.delegated, self._engine.cluster.shared
         if away is None:
-            if shared is None or not shared.active or not self._allowed:
-                return False
-            if now - fetcher.leader.quiet_since >= shared.quiet_after * self._caution.get(key, 1.0):
+            if self.wants(fetcher.leader, now):
                 fetcher.delegated = delegated(plan.body, plan.by_id, lambda: self._wake(key), self._look)
             return False
         if away.over:
@@ -91,18 +89,18 @@ class QuietFetches:
         return True
 
     def wants(self, leader: LeaderFetch, now: float) -> bool:
-        """True if a worker that has lent its connection should offer its partitions to the long poll."""
+        """True if a worker should offer its partitions to the long poll."""
         shared = self._engine.cluster.shared
         if not self._allowed or not leader.quiet(now) or shared is None or not shared.active:
             return False
-        return now - leader.quiet_since >= shared.quiet_after
+        return now - leader.quiet_since >= shared.quiet_after * self._caution.get(leader.key, 1.0)
 
     def offer(self, node: int, fetcher: Fetcher) -> None:
         """Offer the worker's partitions to the long poll, once. The engine's lock is not held."""
         away, shared = fetcher.delegated, self._engine.cluster.shared
-        if away is None or fetcher.offered is away:
+        if away is None or away.offered:
             return
-        fetcher.offered = away
+        away.offered = True
         broker = self._engine.cluster.snapshot.brokers.get(node)
         if broker is None or shared is None:
             away.end()

@@ -1,6 +1,6 @@
-"""The idle connections of one client, shared by its consumers for one request each.
+"""Idle connections: those of one consumer, or of one client, shared by its consumers for one request each.
 
-A connection in use belongs to one thread until its response has come, so no consumer waits for another one's request: a
+A connection in use belongs to one thread until its response has come, so no thread waits for another one's request: a
 thread that finds no idle connection waits a moment for one to come back, and then makes a new one.
 """
 
@@ -22,7 +22,7 @@ def address_of(host: str, port: int) -> Address:
     return host.strip("[]"), port
 
 
-class SharedConnectionPool:
+class IdleConnections:
     """The idle connections by address. Thread-safe."""
 
     def __init__(self, handler: Handler) -> None:
@@ -87,11 +87,22 @@ class SharedConnectionPool:
         for each in surplus:
             each.close()
 
+    def drop(self, address: Address) -> None:
+        """Close the idle connections to ``address``: a network that failed for another one may have failed for them."""
+        with self._changed:
+            stack = self._idle.pop(address, [])
+        for connection, _ in stack:
+            connection.close()
+
+    def take_all(self) -> list[Connection]:
+        """Remove and return all idle connections; the caller owns them now."""
+        with self._changed:
+            idle, self._idle = self._idle, {}
+        return [connection for stack in idle.values() for connection, _ in stack]
+
     def close(self) -> None:
         """Close the idle connections, and from here on those that come back."""
         with self._changed:
             self._closed = True
-            idle, self._idle = self._idle, {}
-        for stack in idle.values():
-            for connection, _ in stack:
-                connection.close()
+        for connection in self.take_all():
+            connection.close()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.runtime.cluster import shared_connections
-from managedconsumer.runtime.cluster.shared_connections import SharedConnectionPool
+from managedconsumer.runtime.cluster import idle_connections
+from managedconsumer.runtime.cluster.idle_connections import IdleConnections
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 
 HERE = ("broker", 9092)
@@ -38,7 +38,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def idle(clock: Clock) -> Any:
-    return SharedConnectionPool(clock)
+    return IdleConnections(clock)
 
 
 def test_what_was_used_last_is_used_next(idle: Any) -> None:
@@ -89,7 +89,7 @@ def test_one_that_may_be_away_for_long_is_not(idle: Any, clock: Clock) -> None:
 
 
 def test_more_than_needed_are_closed(idle: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_connections, "_NOT_NEEDED", 5.0)
+    monkeypatch.setattr(idle_connections, "_NOT_NEEDED", 5.0)
     lines = [Line() for _ in range(3)]
     for each in lines:
         idle.put(each)
