@@ -327,11 +327,41 @@ def test_a_token_function_that_returns_nonsense(new_connection: Connect, given: 
 
 def test_a_tokens_expiry_brings_the_next_login_forward(new_connection: Connect, handler: Handler) -> None:
     with scripted(beats_after(bearer, 3_600_000)) as broker:
-        supply = lambda: (TOKEN, time.time() + 1)  # noqa: E731
+        supply = lambda: (TOKEN, time.time() + 10)  # noqa: E731
         connection = new_connection(broker.port, security=security("OAUTHBEARER", sasl_oauth_token=supply))
         connection.connect()
         assert connection.login_due_at is not None
-        assert connection.login_due_at < handler.now() + 1
+        assert connection.login_due_at < handler.now() + 10
+
+
+def test_a_token_that_is_about_to_expire_brings_no_login_within_a_second(
+    new_connection: Connect, handler: Handler
+) -> None:
+    """Kafka refuses it with ILLEGAL_SASL_STATE."""
+    with scripted(beats_after(bearer, 3_600_000)) as broker:
+        supply = lambda: (TOKEN, time.time() + 0.2)  # noqa: E731
+        connection = new_connection(broker.port, security=security("OAUTHBEARER", sasl_oauth_token=supply))
+        began = handler.now()
+        connection.connect()
+        assert connection.login_due_at is not None
+        assert connection.login_due_at >= began + 1.1
+
+
+def test_a_broker_that_takes_no_other_login_on_this_connection(new_connection: Connect, pass_time: PassTime) -> None:
+    """It does not mean that the listener has no SASL: a consumer goes on with a new connection."""
+
+    def script(peer: Peer) -> None:
+        peer.greet()
+        plain(peer, LIFETIME)
+        peer.answer(schemas.SASL_HANDSHAKE, {"error_code": errors.IllegalSaslState.ERROR_CODE, "mechanisms": []})
+
+    with scripted(script) as broker:
+        connection = new_connection(broker.port, security=security("PLAIN"))
+        connection.connect()
+        pass_time(LIFETIME / 1000)
+        with pytest.raises(errors.SocketDisconnectedError, match="another login"):
+            connection.request(schemas.HEARTBEAT, HEARTBEAT)
+        assert not connection.connected
 
 
 def test_a_broker_that_never_comes_to_an_end(new_connection: Connect, stopwatch: Stopwatch) -> None:

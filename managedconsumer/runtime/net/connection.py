@@ -36,6 +36,9 @@ _BEGINNING_BYTES: Final = 16000
 # An overdue response may have come while this process was frozen: wait this long (seconds) for it once more.
 _LAST_LOOK: Final = 0.1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
+# Kafka refuses a second login on one connection within a second of the first (seconds). If the session ends before that,
+# the broker closes the connection, and the next one logs in.
+_LEAST_SESSION = 1.2
 
 
 class Pending(NamedTuple):
@@ -190,7 +193,7 @@ class Connection:
 
         self.broker_ranges = opening.ask_versions(ask, self._understand, self.address)
 
-    def _log_in(self, deadline: float) -> None:
+    def _log_in(self, deadline: float, *, again: bool = False) -> None:
         from managedconsumer.runtime.net import login
 
         def ask(api: schemas.Api, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,12 +203,13 @@ class Connection:
             return self._understand(lambda: api.decode(version, frame))
 
         started = self._handler.now()
-        lifetime = login.log_in(ask, self.settings.security, self._handler, self.address)
+        lifetime = login.log_in(ask, self.settings.security, self._handler, self.address, again=again)
         if lifetime is None:
             self.login_due_at = None
         else:
             earliest, latest = _REAUTHENTICATE_AT
-            self.login_due_at = started + lifetime * (earliest + (latest - earliest) * self._handler.random())
+            wanted = lifetime * (earliest + (latest - earliest) * self._handler.random())
+            self.login_due_at = started + max(_LEAST_SESSION, wanted)
 
     # -- requests -----------------------------------------------------------------------------------------------
 
@@ -353,7 +357,7 @@ class Connection:
     def _log_in_again(self) -> None:
         log.debug("logging in to %s again: the session is about to end", self.address)
         try:
-            self._log_in(self._handler.now() + self.settings.request_timeout_ms / 1000)
+            self._log_in(self._handler.now() + self.settings.request_timeout_ms / 1000, again=True)
         except BaseException:
             self.close()
             raise

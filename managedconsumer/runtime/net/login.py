@@ -23,16 +23,19 @@ _MAX_STEPS: Final = 8
 _warned: set[str] = set()
 
 
-def log_in(ask: Ask, security: Security, handler: Handler, address: str) -> float | None:
+def log_in(ask: Ask, security: Security, handler: Handler, address: str, *, again: bool = False) -> float | None:
     """Authenticate; returns the seconds until the broker wants it again, or None for never.
+
+    ``again``: the connection has been logged in before (KIP-368).
 
     :raises SaslAuthenticationError: the broker refused us, or could not prove itself; ``retriable`` is true when it
         was only the token callable that failed
     :raises ProtocolMismatchError: the listener has no SASL
+    :raises SocketDisconnectedError: the broker wants a new connection for the next login
     """
     name = str(security.sasl_mechanism)
     answer = ask(schemas.SASL_HANDSHAKE, {"mechanism": name})
-    _check_handshake(answer, security, address)
+    _check_handshake(answer, security, address, again)
     try:
         mechanism, secret, token_expiry = _mechanism(security, handler, address)
         message: bytes | None = mechanism.first()
@@ -67,7 +70,7 @@ def warn_if_readable(security: Security, address: str, peer: str) -> None:
     )
 
 
-def _check_handshake(answer: Mapping[str, Any], security: Security, address: str) -> None:
+def _check_handshake(answer: Mapping[str, Any], security: Security, address: str, again: bool) -> None:
     code = answer["error_code"]
     if not code:
         return
@@ -76,6 +79,10 @@ def _check_handshake(answer: Mapping[str, Any], security: Security, address: str
         raise errors.UnsupportedSaslMechanism(
             f"the broker at {address} does not offer sasl_mechanism={security.sasl_mechanism!r} on this listener; it "
             f"offers {offered}. Change sasl_mechanism, or the broker's sasl.enabled.mechanisms"
+        )
+    if code == errors.IllegalSaslState.ERROR_CODE and again:
+        raise errors.SocketDisconnectedError(
+            f"the broker at {address} does not take another login on this connection; the next connection logs in"
         )
     if code == errors.IllegalSaslState.ERROR_CODE:
         raise diagnose.no_sasl_listener(address, security)
