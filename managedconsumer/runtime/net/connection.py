@@ -36,7 +36,7 @@ _BEGINNING_BYTES: Final = 16000
 # An overdue response may have come while this process was frozen: wait this long (seconds) for it once more.
 _LAST_LOOK: Final = 0.1
 _REAUTHENTICATE_AT: Final = (0.85, 0.95)  # of the session's life; a fleet that started together spreads out
-# Kafka refuses a second login on one connection within a second of the first (seconds). If the session ends before that,
+# Kafka refuses a second login on one connection within a second of the first (seconds). If the session ends before,
 # the broker closes the connection, and the next one logs in.
 _LEAST_SESSION = 1.2
 
