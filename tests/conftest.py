@@ -11,7 +11,7 @@ import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_pycollect_makeitem(collector: pytest.Collector) -> Iterator[Any]:
+def pytest_pycollect_makeitem(collector: pytest.Collector) -> Generator[None, Any, Any]:
     """In the fast half the rows of a table are one test, as pytest's own work for a row takes longer than most rows."""
     found = yield
     option = collector.config.option
