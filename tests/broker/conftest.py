@@ -41,14 +41,17 @@ def fleet(mode: Handler, topic: Callable[..., str], unique: Callable[[str], str]
 
 
 @pytest.fixture
-def groups(topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Callable[..., ListenerGroup]]:
-    """``groups(kafka43, "consumer")``: a new topic and a group without members; everybody is stopped at the end."""
+def groups(
+    request: pytest.FixtureRequest, topic: Callable[..., str], unique: Callable[[str], str]
+) -> Iterator[Callable[..., ListenerGroup]]:
+    """``groups(kafka43, "consumer")``: a group without members, on a topic of the file's PARTITIONS."""
     made: list[ListenerGroup] = []
 
     def make(
-        broker: DevBroker, protocol: str = "eager", *, kind: str = "threads", partitions: int = 4
+        broker: DevBroker, protocol: str = "eager", *, kind: str = "threads", partitions: int = 0
     ) -> ListenerGroup:
-        made.append(ListenerGroup(broker, topic(broker, partitions), unique("group"), kind, protocol))
+        name = topic(broker, partitions or request.module.PARTITIONS)
+        made.append(ListenerGroup(broker, name, unique("group"), kind, protocol))
         return made[-1]
 
     yield make
