@@ -11,7 +11,7 @@ import signal
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,41 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     if _FAST_HALF.search(option.markexpr):
         option.numprocesses = min(MOST_PROCESSES, 2 * (os.cpu_count() or 1))
         option.dist = "worksteal"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    """In the fast half the rows of a table are one test, as pytest's own work for a row takes longer than most rows."""
+    found = yield
+    option = collector.config.option
+    if isinstance(found, list) and _FAST_HALF.search(option.markexpr) and not (option.keyword or option.usepdb):
+        rows = [item for item in found if isinstance(item, pytest.Function) and _is_plain_row(item)]
+        if len(rows) > 1:
+            return [_in_one(collector, rows), *(item for item in found if item not in rows)]
+    return found
+
+
+def _in_one(collector: pytest.Collector, rows: list[pytest.Function]) -> pytest.Function:
+    def run() -> None:
+        for row in rows:
+            try:
+                row.obj(**row.callspec.params)
+            except BaseException:
+                one.add_report_section("call", "row", f"{row.name} failed, and no row behind it was tried")
+                raise
+
+    run.__dict__["pytestmark"] = [mark for mark in rows[0].own_markers if mark.name != "parametrize"]
+    one: pytest.Function = pytest.Function.from_parent(collector, name=rows[0].originalname, callobj=run)
+    return one
+
+
+def _is_plain_row(item: pytest.Function) -> bool:
+    """True if nothing but values makes the row: no fixture, and no mark of its own."""
+    own = getattr(item.obj, "pytestmark", [])
+    tables = [mark for mark in own if mark.name == "parametrize"]
+    names = {name for mark in tables for name in re.findall(r"\w+", str(mark.args[0]))}
+    plain = all(mark in own for mark in item.own_markers) and not any(mark.kwargs.get("indirect") for mark in tables)
+    return plain and bool(names) and names.issuperset(item.fixturenames) and not hasattr(item.obj, "hypothesis")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

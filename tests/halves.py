@@ -24,7 +24,7 @@ from tests import pythons
 TESTS = Path(__file__).parent
 #: The folders of the first lane, and of the third, where no test measures a time. The second has all others.
 FIRST = {"broker"}
-THIRD = {"simulation", "mutants", "fuzz"}
+THIRD = {"simulation", "mutants", "fuzz", "wire", "coordinator"}
 PYTEST = [sys.executable, "-m", "pytest"]
 ORDINARY = ["-m", "not soak", "--long"]
 NICE = ["nice", "-n", "19"]

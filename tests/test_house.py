@@ -7,6 +7,7 @@ import pytest
 from tests import house
 
 
+@pytest.mark.slow
 def test_it_prints_a_figure_for_each_thing_that_it_counts(capsys: pytest.CaptureFixture[str]) -> None:
     house.main()
     shown = {name.strip(): int(count.replace(",", "")) for name, count in _rows(capsys.readouterr().out)}

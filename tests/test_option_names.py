@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import managedconsumer
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.config import ConsumerOptions, GroupOptions
@@ -53,6 +55,7 @@ def real_options() -> set[str]:
     return names
 
 
+@pytest.mark.slow
 def test_texts_name_options_that_exist() -> None:
     real, found, wrong = real_options(), set(), []
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -9,7 +9,8 @@ import pytest
 
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import DevBroker
-from tests.broker.groupkit import MODES, Fleet
+from tests.broker.groupkit import MODES, Fleet, ProcessMember
+from tests.broker.listenerkit import ListenerGroup
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,3 +38,36 @@ def fleet(mode: Handler, topic: Callable[..., str], unique: Callable[[str], str]
     yield make
     for each in made:
         each.stop()
+
+
+@pytest.fixture
+def groups(
+    request: pytest.FixtureRequest, topic: Callable[..., str], unique: Callable[[str], str]
+) -> Iterator[Callable[..., ListenerGroup]]:
+    """``groups(kafka43, "consumer")``: a group without members, on a topic of the file's PARTITIONS."""
+    made: list[ListenerGroup] = []
+
+    def make(
+        broker: DevBroker, protocol: str = "eager", *, kind: str = "threads", partitions: int = 0
+    ) -> ListenerGroup:
+        name = topic(broker, partitions or request.module.PARTITIONS)
+        made.append(ListenerGroup(broker, name, unique("group"), kind, protocol))
+        return made[-1]
+
+    yield make
+    for group in made:
+        group.stop()
+
+
+@pytest.fixture
+def spawn() -> Iterator[Callable[..., ProcessMember]]:
+    """``spawn(fleet, ...)``: a member in a process of its own, gone at the end of the test."""
+    made: list[ProcessMember] = []
+
+    def start(group: Fleet, **given: Any) -> ProcessMember:
+        made.append(ProcessMember(group, **given))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.end()

@@ -22,20 +22,6 @@ Spawn = Callable[..., ProcessMember]
 mortals = pytest.mark.parametrize(("mortal", "mode"), PAIRS, indirect=True)
 
 
-@pytest.fixture
-def spawn() -> Iterator[Spawn]:
-    """``spawn(fleet, ...)``: a member in a process of its own, gone at the end of the test."""
-    made: list[ProcessMember] = []
-
-    def start(group: Fleet, **given: Any) -> ProcessMember:
-        made.append(ProcessMember(group, **given))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.end()
-
-
 def all_seen(group: Fleet, acked: list[bytes], *others: ProcessMember) -> None:
     def missing() -> set[bytes]:
         return set(acked) - group.values().keys() - {value for other in others for value in other.values}

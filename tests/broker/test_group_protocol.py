@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,6 @@ PARTITIONS, EACH = 4, 10
 #: As without these options: the broker decides them under KIP-848, and so they would choose the classic protocol.
 AUTO: dict[str, Any] = {"group_protocol": "auto", "session_timeout_ms": 45000, "heartbeat_interval_ms": 3000}
 CLASSIC: dict[str, Any] = {"membership_protocol": "range"}
-
-
-@pytest.fixture
-def groups(topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Callable[..., ListenerGroup]]:
-    made: list[ListenerGroup] = []
-
-    def make(broker: DevBroker) -> ListenerGroup:
-        made.append(ListenerGroup(broker, topic(broker, PARTITIONS), unique("group"), "threads", "eager"))
-        return made[-1]
-
-    yield make
-    for group in made:
-        group.stop()
 
 
 def spoken(group: ListenerGroup) -> list[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,12 +16,8 @@ PARTITIONS = 4
 
 
 @pytest.fixture(params=["eager", "consumer"])
-def group(
-    request: pytest.FixtureRequest, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
-) -> Iterator[ListenerGroup]:
-    made = ListenerGroup(kafka43, topic(kafka43, PARTITIONS), unique("group"), "threads", request.param)
-    yield made
-    made.stop()
+def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka43, request.param)
 
 
 @pytest.mark.parametrize("instance", [None, "till-1"], ids=["dynamic", "static"])

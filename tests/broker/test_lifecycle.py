@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,6 @@ from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import MARGIN_S, OPTIONS, Fleet, ProcessMember, committed, pairs, until, write
 
 Make = Callable[..., Fleet]
-
-
-@pytest.fixture
-def spawn() -> Iterator[Callable[..., ProcessMember]]:
-    made: list[ProcessMember] = []
-
-    def start(group: Fleet, **given: Any) -> ProcessMember:
-        made.append(ProcessMember(group, **given))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.end()
 
 
 class Belongings:

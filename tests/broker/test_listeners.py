@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,13 +37,9 @@ Make = Callable[..., ListenerGroup]
 
 
 @pytest.fixture(params=[f"{kind}-{protocol}" for kind in KINDS for protocol in PROTOCOLS])
-def group(
-    request: pytest.FixtureRequest, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
-) -> Iterator[ListenerGroup]:
+def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Make) -> ListenerGroup:
     kind, protocol = request.param.split("-")
-    made = ListenerGroup(kafka43, topic(kafka43, PARTITIONS), unique("group"), kind, protocol)
-    yield made
-    made.stop()
+    return groups(kafka43, protocol, kind=kind)
 
 
 def test_callbacks_of_joins_and_leaves(group: ListenerGroup) -> None:
@@ -302,11 +298,9 @@ def test_stop_inside_a_callback(group: ListenerGroup) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_other_kind_of_listener(
-    kind: str, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
-) -> None:
+def test_the_other_kind_of_listener(kind: str, kafka43: DevBroker, groups: Make) -> None:
     """Coroutines for who consumes in a thread or a greenlet, plain functions for who consumes on a loop."""
-    group = ListenerGroup(kafka43, topic(kafka43, PARTITIONS), unique("group"), kind, "cooperative")
+    group = groups(kafka43, "cooperative", kind=kind)
     ticks: list[float] = []
 
     def take_time(member: ListenerMember, tps: list[TopicPartition]) -> Any:
@@ -335,11 +329,9 @@ def test_the_other_kind_of_listener(
         ticker.join(5)
 
 
-def test_stop_on_the_loops_own_thread(
-    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
-) -> None:
+def test_stop_on_the_loops_own_thread(kafka43: DevBroker, groups: Make) -> None:
     """It blocks the loop, so the listener's coroutine gets another one; nothing waits for itself."""
-    group = ListenerGroup(kafka43, topic(kafka43, PARTITIONS), unique("group"), "asyncio", "eager")
+    group = groups(kafka43, "eager", kind="asyncio")
     write(kafka43, group.topic, PARTITIONS, 1)
     member = group.member()
     member.gate = member.consumer.stop  # in the body of the async for

@@ -6,7 +6,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,19 +24,6 @@ AUTO: dict[str, Any] = {"group_protocol": "auto", "session_timeout_ms": 45000, "
 BOTH = {"membership_protocol": ["cooperative-sticky", "range"]}
 COOPERATIVE = {"membership_protocol": "cooperative-sticky"}
 EAGER = {"membership_protocol": "range"}
-
-
-@pytest.fixture
-def groups(topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Make]:
-    made: list[ListenerGroup] = []
-
-    def make(broker: DevBroker, protocol: str = "eager") -> ListenerGroup:
-        made.append(ListenerGroup(broker, topic(broker, PARTITIONS), unique("group"), "threads", protocol))
-        return made[-1]
-
-    yield make
-    for group in made:
-        group.stop()
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])

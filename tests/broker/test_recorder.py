@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -20,12 +20,8 @@ PARTITIONS = 4
 
 
 @pytest.fixture(params=PROTOCOLS)
-def group(
-    request: pytest.FixtureRequest, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
-) -> Iterator[ListenerGroup]:
-    made = ListenerGroup(kafka43, topic(kafka43, PARTITIONS), unique("group"), "threads", request.param)
-    yield made
-    made.stop()
+def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka43, request.param)
 
 
 def test_a_join_a_leave_and_an_eviction(group: ListenerGroup, caplog: pytest.LogCaptureFixture) -> None:

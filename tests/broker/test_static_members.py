@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,12 +21,8 @@ PROTOCOLS = ["eager", "cooperative", "consumer"]
 
 
 @pytest.fixture(params=PROTOCOLS)
-def group(
-    request: pytest.FixtureRequest, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
-) -> Iterator[ListenerGroup]:
-    made = ListenerGroup(kafka43, topic(kafka43, PARTITIONS), unique("group"), "threads", request.param)
-    yield made
-    made.stop()
+def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka43, request.param)
 
 
 def values(group: ListenerGroup, members: list[ListenerMember]) -> list[tuple[int, int]]:
@@ -91,10 +87,10 @@ def test_gone_for_longer_than_the_session(group: ListenerGroup) -> None:
 
 
 def test_replaced_before_it_has_given_up_what_others_are_to_have(
-    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+    kafka43: DevBroker, topic: Callable[..., str], groups: Callable[..., ListenerGroup]
 ) -> None:
     """Its successor does not know that there is a second round to come; the leader, who does, begins it."""
-    group = ListenerGroup(kafka43, topic(kafka43, PARTITIONS), unique("group"), "threads", "cooperative")
+    group = groups(kafka43, "cooperative")
     gives_up, over = threading.Event(), threading.Event()
 
     def hang(_member: ListenerMember, revoked: list[object]) -> None:
@@ -118,7 +114,6 @@ def test_replaced_before_it_has_given_up_what_others_are_to_have(
         group.until(lambda: isinstance(one.ended, err.FencedInstanceId), "the first of the name ends")
     finally:
         over.set()
-        group.stop()
 
 
 def test_two_members_of_one_name(group: ListenerGroup) -> None:

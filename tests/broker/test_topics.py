@@ -6,7 +6,7 @@ import contextlib
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,12 +23,8 @@ Make = Callable[..., ListenerGroup]
 
 
 @pytest.fixture(params=PROTOCOLS)
-def group(
-    request: pytest.FixtureRequest, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
-) -> Iterator[ListenerGroup]:
-    made = ListenerGroup(kafka43, topic(kafka43, 2), unique("group"), "threads", request.param)
-    yield made
-    made.stop()
+def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka43, request.param, partitions=2)
 
 
 def client(broker: DevBroker) -> KafkaClient:
@@ -87,12 +83,8 @@ def test_a_pattern_follows_the_topics(group: ListenerGroup, unique: Callable[[st
 
 
 @pytest.fixture
-def broker_looks(
-    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
-) -> Iterator[ListenerGroup]:
-    made = ListenerGroup(kafka43, topic(kafka43, 1), unique("group"), "threads", "consumer")
-    yield made
-    made.stop()
+def broker_looks(kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka43, "consumer", partitions=1)
 
 
 def test_the_broker_looks_for_topics_too(

@@ -1,1327 +1,732 @@
-"""The mutants. One whose old text is not in its file any more is mended or replaced, never dropped in silence."""
+"""The mutants. One whose old text is not in its file any more is mended or replaced, never dropped in silence.
+
+``@``: a file of the package, and who finds the mistakes below: test files (``file::test``), ``seeds=``, ``twin=``,
+``ci`` (see ``Mutant``). ``#``: the mistake's name, with the old text (``-``) and the new text (``+``), line by line.
+"""
 
 from __future__ import annotations
 
-from tests.mutants.kinds import Mutant
+from tests.mutants.kinds import read
 
-_SOME = 600
-_MANY = 6000
+MUTANTS = read(r"""
+@ processing/key_queues.py processing/test_simulation.py
+# run(): a failing message does not hold its key back
+-            self.waiting = self.running[self.place :] + self.waiting
++            self.waiting = self.waiting + self.running[self.place :]
+@ processing/work.py processing/test_simulation.py
+# run(): a message of a key that runs starts beside it
+-                if key_queue is not None or batched:
++                if (key_queue is not None and key_queue.waiting) or batched:
+# run(): what is held by a rebalance starts all the same
+-                if (gate := key_queue.part.gate).held or gate.paused:
++                if False:
+# run(): what is paused starts all the same
+-                if (gate := key_queue.part.gate).held or gate.paused:
++                if key_queue.part.gate.held:
+# run(): a paused partition keeps the room of the others
+-        return 0 if self.ending else self._plan.max_in_flight - self.in_flight + self._set_aside()
++        return 0 if self.ending else self._plan.max_in_flight - self.in_flight
+# run(): a reset forgets what is in hand below it
+-            if beyond:
+-                continue
+@ processing/key_queues.py processing/test_simulation.py
+# run(): what a cut log does not have any more counts
+-                if pending.get(offset) is message:
++                if offset in pending:
+@ processing/work.py processing/test_simulation.py
+# run(): a key that comes back runs beside its old handler
+-        part.key_queues = self._left.pop(tp, part.key_queues)
+# run(): what was held is forgotten when the rebalance is over
+-                if part is not None:
+-                    self._resume(part)
+@ processing/key_queues.py processing/test_simulation.py
+# run(): a result counts though the partition is gone
+-            if not part.alive:
+-                return 0
+-            pending, top
++            if not part.alive:
++                return place - seen
++            pending, top
+@ processing/work.py processing/test_simulation.py
+# run(): what waits of a partition that is gone is worked on
+-        self._ready = deque(key_queue for key_queue in self._ready if key_queue.left())
+@ processing/key_queues.py processing/test_simulation.py
+# run(): the map ends one message too late
+-top = part.top = offset + 1
++top = part.top = offset + 2
+@ processing/offset_map.py processing/test_simulation.py
+# run(): a map that is too long is cut without its top
+-encode(known._replace(unfinished=tuple(inside[:middle]), top=inside[middle]), base)
++encode(known._replace(unfinished=tuple(inside[:middle])), base)
+@ processing/key_queues.py processing/test_simulation.py
+# run(): the next map forgets what the last one said
+-        unfinished += [offset for offset in skip.unfinished if offset >= self.next]
+# run(): what the commit says to be finished is done again
+-messages = [message for message in messages if not skip.finished(message.offset)]
++messages = list(messages)
+@ processing/work.py processing/test_simulation.py
+# run(): a retry does not wait
+-now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance))
++now
+@ processing/work.py processing/test_simulation.py ci
+# run(): one attempt too many
+-retry.again(error, 1 if place else key_queue.attempts + 1)
++retry.again(error, 1 if place else key_queue.attempts)
+@ processing/work.py processing/test_simulation.py
+# run(): what is finished of a key queue is known when all of it is
+-            if slot.current is not None:
+-                slot.count += self.note(slot.current)
+@ runtime/running/run.py processing/test_running_truth.py
+# run(): what is finished of a block is known at its end
+-            self.collect()
+-            parts = self.work.parts
++            parts = self.work.parts
+@ processing/offset_map.py processing/test_running_truth.py
+# run(): a map counts beside any offset
+-zlib.crc32(raw, zlib.crc32(b"%d" % base))
++zlib.crc32(raw)
+@ runtime/running/run.py processing/test_running_truth.py
+# run(): what another thread has in hand is finished by the map
+-if queue is None or self.engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:
++if queue is None:
+@ runtime/engine/delivery.py processing/test_running_truth.py
+# run(): others consume beside it
+-            if in_flight.run_state is not None and take != in_flight.run_state.take_in:
++            if False:
+@ processing/offset_map.py processing/test_simulation.py
+# run(): metadata that is refused as too long is sent again as it is
+-return plain + (refused - plain) // 2 if 0 < plain < refused else 0
++return refused
+@ runtime/running/run.py processing/test_running_truth.py
+# run(): what was written under a later epoch counts as finished
+-                    part.believe(states[tp].newer_than(part.skip.epoch))
++                    pass
+# run(): a hand that is torn is committed all the same
+-        if not (self._torn or self._abandoned):
++        if not self._abandoned:
+@ runtime/running/threads.py processing/test_running_results.py ci
+# run(): a result that nobody awaits is no error
+-                    if result is not None:
++                    if False:
+@ runtime/running/calls.py processing/test_simulation.py
+# run(): a CancelledError of a handler ends its worker
+-        return asyncio is not None and isinstance(error, asyncio.CancelledError)
++        return False
+@ runtime/running/tasks.py processing/test_running.py
+# run_async(): what fails after it was lost is a failure
+-        elif not await self._not_ours(messages, error):
++        elif True:
+@ runtime/running/run.py processing/test_running_results.py
+# run_async(): a worker that was cancelled from outside is waited for
+-            slot.current = None
+-            self.engine.lock.notify_all()
++            self.engine.lock.notify_all()
 
-_RUN = ("tests/processing/test_simulation.py",)
+@ runtime/member.py runtime/test_known_loss.py
+# messages are handed out between a loss and its fence
+-        if self.unfenced:
+-            return float("-inf")
+@ runtime/engine/delivery.py seeds=600
+# a process that stood still hands out before it looks at its session
+-                if left < 0:
++                if False:
+@ fetch/in_flight.py runtime/test_thread_ends.py
+# what a thread has committed before it ended blocks all later commits
+-        hand = tuple(pair for pair in self.pop(who, ()) if pair not in said)
++        hand = self.pop(who, ())
+@ runtime/engine/commits/committer.py runtime/test_committer.py runtime/test_commits.py seeds=600
+# a commit without a look at ownership
+-if self._member and hindrance is None and not _same(now.get(tp), commit.states[tp]):
++if False:
+@ runtime/engine/commits/committer.py runtime/test_committer.py seeds=600
+# a commit without a look at the generation
+-        if not generation.joined:
+-            member.await_fence()
++        if False:
++            member.await_fence()
+@ subscription_state.py seeds=600 ci
+# automatic commits of the position, not of what is finished
+-tp: OffsetAndMetadata(state.finished, metadata, state.epoch_before(state.finished))
++tp: OffsetAndMetadata(state.position or 0, metadata, state.epoch_before(state.finished))
+@ coordinator/committing.py coordinator/test_committing.py seeds=600
+# a commit that was to be tried again counts as done
+-            if error is not None:
+-                errors[tp] = error
++            if error is not None and classify(error) is not Verdict.RETRY:
++                errors[tp] = error
+@ testing/memory/classic_group.py seeds=600
+# the coordinator of the simulation fences nobody
+-    def check_commit(self, body: Body, *, transactional: bool = False) -> int:
++    def check_commit(self, body: Body, *, transactional: bool = False) -> int:
++        return 0
++
++    def check_nothing(self, body: Body) -> int:
+@ coordinator/membership.py coordinator/test_membership.py seeds=600
+# a heartbeat under the generation before
+-api, body, longest = requests.heartbeat(self.config, self.generation)
++api, body, longest = requests.heartbeat(self.config, self._previous)
+@ coordinator/machine.py simulation/test_fail_over.py
+# a fail-over: NOT_COORDINATOR makes a session longer
+-        if error.code == codes.COORDINATOR_LOAD_IN_PROGRESS:
++        if error.code in codes.COORDINATOR_CHANGES:
+@ coordinator/heartbeat.py simulation/test_fail_over.py
+# a fail-over: a session counts from when the member learnt of it
+-        self.away_at = self._sent_at
++        self.away_at = self.clock()
+@ runtime/cluster/coordinator_link.py simulation/test_fail_over.py
+# a fail-over: a coordinator that was found long ago counts as the present one
+-            if known is None or not error.refused:
++            if True:
+@ coordinator/membership.py coordinator/test_membership.py
+# a sync without an answer makes the group rebalance again
+-        elif not self._join_timeout.lasts(error, request.timeout, now):
++        elif self.state is not _S.PREPARING_REBALANCE or not self._join_timeout.lasts(error, request.timeout, now):
+@ coordinator/machine.py coordinator/test_membership_told.py
+# a heartbeat after the end of the session
+-        return now > self.session_end()
++        return False
+@ coordinator/second_round.py coordinator/test_second_round.py seeds=6000
+# a cooperative leader waits for ever for the second round
+-        self._due_at = now + self._session if self._kept_back else None
++        self._due_at = None
+@ coordinator/machine.py coordinator/test_membership.py seeds=6000
+# the answer to an old heartbeat counts
+-if request.generation == self.generation:
+-                self._on_heartbeat
++if True:
++                self._on_heartbeat
+@ coordinator/handover.py coordinator/test_handover.py seeds=600 ci
+# what was given up is not asked for again (KIP-429)
+-return f"gave up {len(gone)} partitions" if gone and event.target is None else None
++return None
+@ coordinator/handover.py coordinator/test_handover.py coordinator/test_membership_gap.py seeds=6000
+# eager: positions are kept over a missed generation
+-gone = [tp for tp in held if not event.continuous or tp not in kept]
++gone = [tp for tp in held if tp not in kept]
+@ consumers/life.py seeds=600 ci
+# after the fence messages are handed out
+-        held = self._session.assigned()
+-        self.engine.assignment.fence(held)
+-        self._session.committer.fenced(event.error)
++        held = self._session.assigned()
++        self._session.committer.fenced(event.error)
+@ runtime/lease.py runtime/test_lease.py
+# a thread of the user's steps the membership when its session is over
+-        self._member.await_session()
++        member = self._member
++        member._feed(lambda: member.machine.check_session(member._handler.now()))
++        member.await_fence()
+@ runtime/member.py runtime/test_lease.py
+# what comes during a join is handed out for ever
+-return end if end < float("inf") else
++return end if True else
+@ coordinator/handover.py coordinator/test_handover.py seeds=600
+# the revoked-callback is forgotten
+-        if told or not self._negotiation.cooperative:
++        if told and not self._negotiation.cooperative:
+# partitions that are not in the share are kept
+-        yield from self._give_up(gone, told, event.generation, drop=True)
++        yield from self._give_up(gone, told, event.generation, drop=False)
+@ coordinator/membership.py coordinator/test_membership.py seeds=600
+# a rebalance is overheard
+-        if self.rejoin_reason is None and self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):
++        if False:
+@ coordinator/membership_848.py coordinator/test_membership_848.py seeds=600
+# KIP-848: the epoch never goes on
+-self.generation = Generation(response["member_epoch"], member)
++self.generation = Generation(response["member_epoch"] if joined else self.generation.id, member)
+@ coordinator/membership_848.py coordinator/test_membership_848_lost_answers.py ci
+# KIP-848: an assignment that moved in between is not told again
+-self._reported_owned, self._to_confirm = None, False
++self._to_confirm = False
+@ coordinator/membership_848.py coordinator/test_membership_848.py coordinator/test_membership_848_lost_answers.py seeds=6000
+# KIP-848: what a hand-over brings is told as given up
+-both = self._with_carried() if self.state is _S.ASSIGNING else self._owned
++both = self._owned
+@ coordinator/assignors/_java_hash.py coordinator/test_assignors_java.py
+# sticky: members in the order of a hash
+-return sorted(listed, key=lambda key: _bucket(string_hash(key), capacity))
++return sorted(listed, key=hash)
+@ runtime/engine/commits/committer.py simulation/test_found.py seeds=600
+# a commit of one thread undoes another's
+-dict(self._not_behind(self.held()) if
++dict(self.held() if
+@ runtime/engine/commits/committer.py runtime/test_committer.py
+# a commit takes over what was taken away from another thread
+-goes_on = same and tp not in commit.lost
++goes_on = same
+@ consumers/positioning.py simulation/test_found.py
+# where LATEST starts is asked once when the group rebalances
+-return over() or (interrupted() and self.default_reset != OffsetType.LATEST)
++return over() or interrupted()
+@ runtime/cluster/coordinator_link.py runtime/test_sharing.py
+# an interrupt passes over those who look for the coordinator
+-self._interrupts[purpose] = self._interrupts.get(purpose, 0) + 1
++pass
 
-RUN = [
-    Mutant(
-        "run(): a failing message does not hold its key back",
-        "managedconsumer/processing/key_queues.py",
-        "            self.waiting = self.running[self.place :] + self.waiting\n",
-        "            self.waiting = self.waiting + self.running[self.place :]\n",
-        _RUN,
-    ),
-    Mutant(
-        "run(): a message of a key that runs starts beside it",
-        "managedconsumer/processing/work.py",
-        "                if key_queue is not None or batched:\n",
-        "                if (key_queue is not None and key_queue.waiting) or batched:\n",
-        _RUN,
-    ),
-    Mutant(
-        "run(): what is held by a rebalance starts all the same",
-        "managedconsumer/processing/work.py",
-        "                if (gate := key_queue.part.gate).held or gate.paused:",
-        "                if False:",
-        _RUN,
-    ),
-    Mutant(
-        "run(): what is paused starts all the same",
-        "managedconsumer/processing/work.py",
-        "                if (gate := key_queue.part.gate).held or gate.paused:",
-        "                if key_queue.part.gate.held:",
-        _RUN,
-    ),
-    Mutant(
-        "run(): a paused partition keeps the room of the others",
-        "managedconsumer/processing/work.py",
-        "        return 0 if self.ending else self._plan.max_in_flight - self.in_flight + self._set_aside()\n",
-        "        return 0 if self.ending else self._plan.max_in_flight - self.in_flight\n",
-        _RUN,
-    ),
-    Mutant(
-        "run(): a reset forgets what is in hand below it",
-        "managedconsumer/processing/work.py",
-        "            if beyond:\n                continue\n",
-        "",
-        _RUN,
-    ),
-    Mutant(
-        "run(): what a cut log does not have any more counts",
-        "managedconsumer/processing/key_queues.py",
-        "                if pending.get(offset) is message:\n",
-        "                if offset in pending:\n",
-        _RUN,
-    ),
-    Mutant(
-        "run(): a key that comes back runs beside its old handler",
-        "managedconsumer/processing/work.py",
-        "        part.key_queues = self._left.pop(tp, part.key_queues)\n",
-        "",
-        _RUN,
-    ),
-    Mutant(
-        "run(): what was held is forgotten when the rebalance is over",
-        "managedconsumer/processing/work.py",
-        "                if part is not None:\n                    self._resume(part)\n",
-        "",
-        _RUN,
-    ),
-    Mutant(
-        "run(): a result counts though the partition is gone",
-        "managedconsumer/processing/key_queues.py",
-        "            if not part.alive:\n                return 0\n            pending, top",
-        "            if not part.alive:\n                return place - seen\n            pending, top",
-        _RUN,
-    ),
-    Mutant(
-        "run(): what waits of a partition that is gone is worked on",
-        "managedconsumer/processing/work.py",
-        "        self._ready = deque(key_queue for key_queue in self._ready if key_queue.left())\n",
-        "",
-        _RUN,
-    ),
-    Mutant(
-        "run(): the map ends one message too late",
-        "managedconsumer/processing/key_queues.py",
-        "top = part.top = offset + 1\n",
-        "top = part.top = offset + 2\n",
-        _RUN,
-    ),
-    Mutant(
-        "run(): a map that is too long is cut without its top",
-        "managedconsumer/processing/offset_map.py",
-        "encode(known._replace(unfinished=tuple(inside[:middle]), top=inside[middle]), base)",
-        "encode(known._replace(unfinished=tuple(inside[:middle])), base)",
-        _RUN,
-    ),
-    Mutant(
-        "run(): the next map forgets what the last one said",
-        "managedconsumer/processing/key_queues.py",
-        "        unfinished += [offset for offset in skip.unfinished if offset >= self.next]\n",
-        "",
-        _RUN,
-    ),
-    Mutant(
-        "run(): what the commit says to be finished is done again",
-        "managedconsumer/processing/key_queues.py",
-        "messages = [message for message in messages if not skip.finished(message.offset)]",
-        "messages = list(messages)",
-        _RUN,
-    ),
-    Mutant(
-        "run(): a retry does not wait",
-        "managedconsumer/processing/work.py",
-        "now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance))",
-        "now",
-        _RUN,
-    ),
-    Mutant(
-        "run(): one attempt too many",
-        "managedconsumer/processing/work.py",
-        "retry.again(error, 1 if place else key_queue.attempts + 1)",
-        "retry.again(error, 1 if place else key_queue.attempts)",
-        _RUN,
-        ci=True,
-    ),
-    Mutant(
-        "run(): what is finished of a key queue is known when all of it is",
-        "managedconsumer/processing/work.py",
-        "            if slot.current is not None:\n                slot.count += self.note(slot.current)\n",
-        "",
-        _RUN,
-    ),
-    Mutant(
-        "run(): what is finished of a block is known at its end",
-        "managedconsumer/runtime/running/run.py",
-        "            self.collect()\n            parts = self.work.parts\n",
-        "            parts = self.work.parts\n",
-        ("tests/processing/test_running_truth.py",),
-    ),
-    Mutant(
-        "run(): a map counts beside any offset",
-        "managedconsumer/processing/offset_map.py",
-        'zlib.crc32(raw, zlib.crc32(b"%d" % base))',
-        "zlib.crc32(raw)",
-        ("tests/processing/test_running_truth.py",),
-    ),
-    Mutant(
-        "run(): what another thread has in hand is finished by the map",
-        "managedconsumer/runtime/running/run.py",
-        "if queue is None or self.engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:",
-        "if queue is None:",
-        ("tests/processing/test_running_truth.py",),
-    ),
-    Mutant(
-        "run(): others consume beside it",
-        "managedconsumer/runtime/engine/delivery.py",
-        "            if in_flight.run_state is not None and take != in_flight.run_state.take_in:\n",
-        "            if False:\n",
-        ("tests/processing/test_running_truth.py",),
-    ),
-    Mutant(
-        "run(): metadata that is refused as too long is sent again as it is",
-        "managedconsumer/processing/offset_map.py",
-        "return plain + (refused - plain) // 2 if 0 < plain < refused else 0",
-        "return refused",
-        _RUN,
-    ),
-    Mutant(
-        "run(): what was written under a later epoch counts as finished",
-        "managedconsumer/runtime/running/run.py",
-        "                    part.believe(states[tp].newer_than(part.skip.epoch))\n",
-        "                    pass\n",
-        ("tests/processing/test_running_truth.py",),
-    ),
-    Mutant(
-        "run(): a hand that is torn is committed all the same",
-        "managedconsumer/runtime/running/run.py",
-        "        if not (self._torn or self._abandoned):\n",
-        "        if not self._abandoned:\n",
-        ("tests/processing/test_running_truth.py",),
-    ),
-    Mutant(
-        "run(): a result that nobody awaits is no error",
-        "managedconsumer/runtime/running/threads.py",
-        "                    if result is not None:\n",
-        "                    if False:\n",
-        ("tests/processing/test_running_results.py",),
-        ci=True,
-    ),
-    Mutant(
-        "run(): a CancelledError of a handler ends its worker",
-        "managedconsumer/runtime/running/calls.py",
-        "        return asyncio is not None and isinstance(error, asyncio.CancelledError)\n",
-        "        return False\n",
-        _RUN,
-    ),
-    Mutant(
-        "run_async(): what fails after it was lost is a failure",
-        "managedconsumer/runtime/running/tasks.py",
-        "        elif not await self._not_ours(messages, error):\n",
-        "        elif True:\n",
-        ("tests/processing/test_running.py",),
-    ),
-    Mutant(
-        "run_async(): a worker that was cancelled from outside is waited for",
-        "managedconsumer/runtime/running/run.py",
-        "            slot.current = None\n            self.engine.lock.notify_all()\n",
-        "            self.engine.lock.notify_all()\n",
-        ("tests/processing/test_running_results.py",),
-    ),
-]
+@ runtime/engine/assignment.py testing/test_memory_broker.py seeds=600
+# seek leaves the buffer as it is
+-                self.subscription.seek(tp, offset, epochs.get(tp, -1))
+-                self.buffer.restart(tp)
++                self.subscription.seek(tp, offset, epochs.get(tp, -1))
+@ runtime/engine/assignment.py seeds=600 ci
+# resume() wakes nobody
+-            self._interrupt_run()
+-            self.lock.notify_all()
+-            self.wake_fetchers()
++            self._interrupt_run()
+@ fetch/leader.py fetch/test_leader.py
+# a request that was broken off counts as a failure
+-        if broken_off and isinstance(error, err.SocketDisconnectedError):
++        if False:
+# a follower that lags behind resets the position
+-        if outcome is fp.Outcome.RESET and not follower:
++        if outcome is fp.Outcome.RESET:
+# a request that may wait long is not broken off for another one
+-        if self.state is FetchState.PATIENT:
+-            self._move(FetchState.BROKEN_OFF)
+@ fetch/leader.py seeds=600
+# messages arrive and nobody wakes the reader
+-                self.must_wake, self.quiet_since = True, now
++                self.quiet_since = now
+@ runtime/engine/assignment.py seeds=6000
+# a new assignment wakes no fetcher
+-            self._interrupt_run()
+-            self.wake_all()
++            self._interrupt_run()
++            self.ensure_workers()
++            self.lock.notify_all()
+@ fetch/buffer.py fetch/test_buffer.py ci
+# restart() keeps the version, and old answers count
+-        self.records = self.nbytes = 0
+-        self.version += 1
++        self.records = self.nbytes = 0
+@ fetch/buffer.py fetch/test_buffer.py fetch/test_collect.py seeds=600
+# a paused partition's messages are handed out
+-elif queue.state.is_fetchable():
++elif queue.chunks:
+@ fetch/collect.py fetch/test_lane.py seeds=600
+# the lane: what is in hand counts as finished
+-self.in_flight[who] = ((queue, offset),)
+-            self.in_flight.settle
++self.in_flight[who] = ()
++            self.in_flight.settle
+@ fetch/collect.py fetch/test_thread_slots.py seeds=600
+# the lane: a message of another partition is finished past the lock
+- if in_flight.get(other) == ((queue, had),))
++)
+@ fetch/collect.py fetch/test_thread_slots.py
+# the lane: an exception takes back what others have taken meanwhile
+-                self.push_back(who, [message])
+-            raise
++                self._undo(who, ())
++            raise
+@ coordinator/handover.py coordinator/test_handover.py seeds=600
+# what a stop finds half given up is dropped without a commit
+-        if generation.joined and not self._member.current(generation):
+-            return
+# KIP-814: a static leader without a description of its group is content
+-        return "the partitions that the group has assigned are not known"
++        return None
+@ fetch/budget.py fetch/test_budget.py
+# the bound on memory: the line of those who wait has no order
+-        if next(iter(self._line), who) == who:
++        if True:
+# the bound on memory: what is under way does not count
+-return self.bound - self._unpacking - self.reserved - self._overhead
++return self.bound - self._unpacking - self._overhead
+@ fetch/collect.py fetch/test_inline_parity.py runtime/test_inline.py seeds=600
+# what an interrupted thread has received is not fetched again
+-            for queue in list(self._buffer):
+-                self._buffer.fetch_again(queue)
+@ runtime/engine/fetching/fetch_pool.py runtime/test_inline.py seeds=600
+# a lent connection is not called back for another request
+-                self.inline_receive.call_back(fetcher)
+@ fetch/collect.py fetch/test_inline_parity.py
+# the lane goes on with what has come while older chunks wait
+-self._source is not None and not self._buffer.holds_chunks()
++self._source is not None
+@ fetch/collect.py fetch/test_inline_parity.py runtime/test_inline.py
+# a chunk that the lane has used up is not finished
+-                self.in_flight.come_back(who)
+-            self._close_chunk()
++                self.in_flight.come_back(who)
++            self._queue = self._chunk = None
+@ fetch/leader.py fetch/test_inline_parity.py
+# a request that comes back is taken for the one that was lent
+-        self._moved = plan.moved_to(places)
++        self._moved = []
+@ runtime/engine/fetching/quiet_fetches.py runtime/test_quiet_together.py
+# a quiet worker ends before its partitions are watched
+-        if away.over or not away.carried or shared is None:
++        if away.over or shared is None:
+@ admin/admin.py admin/test_reset_race.py
+# a reset does not say that somebody has joined meanwhile
+-        if isinstance(error, (err.UnknownMemberId, err.IllegalGeneration)):
++        if isinstance(error, err.IllegalGeneration):
+@ runtime/net/connection.py runtime/test_overdue.py
+# a connection that is silent is waited for as long as for any answer
+-        frame = self._read(pending, deadline, max(overdue_at, now + _LAST_LOOK))
++        frame = self._read(pending, deadline)
+@ runtime/engine/_inline.pyx runtime/test_overdue.py
+# a silent connection that was lent is not called back
+-            elif now >= wire.overdue_at:
++            elif now >= wire.overdue_at + 1000.0:
+@ runtime/member.py simulation/test_stalls.py
+# a leave whose connection was closed is not sent again
+-            answer = self._link.request_within(MEMBERSHIP, bounded.api, bounded.body, bounded.timeout)
++            answer = self._link.request(MEMBERSHIP, bounded.api, bounded.body, int(bounded.timeout * 1000))
+@ runtime/cluster/cluster.py runtime/test_offset_lookups.py
+# a connection goes to the next borrower with an answer outstanding
+-        if connection.awaits_answer:
+-            connection.close()
+@ consumers/lives.py consumers/test_stop_on_signals.py
+# a start does not end by a signal
+-            if engine.life.no_more:  # a signal: consuming threads get nothing
+-                return
+@ fetch/collect.py fetch/test_inline_parity.py
+# what comes for a partition that has moved is handed out
+-            if queue.version == version and queue.state.active:
+-                queue.note_received
++            if queue.state.active:
++                queue.note_received
+@ fetch/plan.py fetch/test_repeats.py
+# an answer that came over a lent connection asks beyond the bound on memory
+-return self._look(cluster, now, True) is not None and self._buffer.budget.holds(self._buffer)
++return self._look(cluster, now, True) is not None
+@ fetch/plan.py fetch/test_repeats.py seeds=600
+# the last request is repeated after a seek
+-                queue.version != line.version
+-                or queue.in_flight is not in_flight
++                queue.in_flight is not in_flight
+@ fetch/pushed.py fetch/test_collect.py consumers/test_in_flight.py runtime/test_deserializer.py seeds=600
+# what came back of a paused partition is handed out again
+-if queue.version == version and queue.state.is_fetchable():
++if queue.version == version:
+@ fetch/collect.py fetch/test_collect.py seeds=600
+# a hand holds its last message, not its first
+-lowest.setdefault(queue, more[0].offset)
++lowest[queue] = more[-1].offset
+@ fetch/collect.py fetch/test_interruptions.py seeds=600
+# memory that runs out in a batch leaves a chunk open
+-                self._chunk.rewind(self._mark)
+-                self._put_away()
+-            if taken:
++                pass
++            if taken:
+@ wire/records/_records_py.py wire/test_records.py seeds=600
+# the decoder in Python trusts the offsets within old compressed messages
+-start = self.ready[0].offset + 1 if self.ready else self.position
++start = self.position
+@ fetch/in_flight.py fetch/test_collect.py consumers/test_in_flight.py seeds=600
+# other hands are not looked at
+-state.finish(position if low is None else low)
++state.finish(position)
+@ fetch/in_flight.py consumers/test_in_flight.py seeds=600
+# a dead thread's hand is forgotten
+-        self[DEAD_OWNER] = tuple(lowest.items())
+@ runtime/engine/positions.py consumers/test_positions.py seeds=600
+# the end of the log is the answer to where it begins
+-go_on(engine.buffer.queues[tp], max(0, answer.offset))
++go_on(engine.buffer.queues[tp], max(0, answer.offset + 1))
+@ fetch/plan.py fetch/test_plan.py seeds=600
+# an answer goes to the partition that the next one asked for
+-            self.tickets[topic_id, number] = line
+-        line.queue.in_flight = True
++            self.tickets[topic_id, number] = line
 
-GROUP = [
-    Mutant(
-        "messages are handed out between a loss and its fence",
-        "managedconsumer/runtime/member.py",
-        '        if self.unfenced:\n            return float("-inf")\n',
-        "",
-        ("tests/runtime/test_known_loss.py",),
-    ),
-    Mutant(
-        "a process that stood still hands out before it looks at its session",
-        "managedconsumer/runtime/engine/delivery.py",
-        "                if left < 0:\n",
-        "                if False:\n",
-        (),
-        _SOME,
-    ),
-    Mutant(
-        "what a thread has committed before it ended blocks all later commits",
-        "managedconsumer/fetch/in_flight.py",
-        "        hand = tuple(pair for pair in self.pop(who, ()) if pair not in said)\n",
-        "        hand = self.pop(who, ())\n",
-        ("tests/runtime/test_thread_ends.py",),
-    ),
-    Mutant(
-        "a commit without a look at ownership",
-        "managedconsumer/runtime/engine/commits/committer.py",
-        "if self._member and hindrance is None and not _same(now.get(tp), commit.states[tp]):",
-        "if False:",
-        ("tests/runtime/test_committer.py", "tests/runtime/test_commits.py"),
-        _SOME,
-    ),
-    Mutant(
-        "a commit without a look at the generation",
-        "managedconsumer/runtime/engine/commits/committer.py",
-        "        if not generation.joined:\n            member.await_fence()",
-        "        if False:\n            member.await_fence()",
-        ("tests/runtime/test_committer.py",),
-        _SOME,
-    ),
-    Mutant(
-        "automatic commits of the position, not of what is finished",
-        "managedconsumer/subscription_state.py",
-        "tp: OffsetAndMetadata(state.finished, metadata, state.epoch_before(state.finished))",
-        "tp: OffsetAndMetadata(state.position or 0, metadata, state.epoch_before(state.finished))",
-        (),
-        _SOME,
-        ci=True,
-    ),
-    Mutant(
-        "a commit that was to be tried again counts as done",
-        "managedconsumer/coordinator/committing.py",
-        "            if error is not None:\n                errors[tp] = error",
-        "            if error is not None and classify(error) is not Verdict.RETRY:\n"
-        "                errors[tp] = error",
-        ("tests/coordinator/test_committing.py",),
-        _SOME,
-    ),
-    Mutant(
-        "the coordinator of the simulation fences nobody",
-        "managedconsumer/testing/memory/classic_group.py",
-        "    def check_commit(self, body: Body, *, transactional: bool = False) -> int:\n",
-        "    def check_commit(self, body: Body, *, transactional: bool = False) -> int:\n"
-        "        return 0\n"
-        "\n"
-        "    def check_nothing(self, body: Body) -> int:\n",
-        (),
-        _SOME,
-    ),
-    Mutant(
-        "a heartbeat under the generation before",
-        "managedconsumer/coordinator/membership.py",
-        "api, body, longest = requests.heartbeat(self.config, self.generation)",
-        "api, body, longest = requests.heartbeat(self.config, self._previous)",
-        ("tests/coordinator/test_membership.py",),
-        _SOME,
-    ),
-    Mutant(
-        "a fail-over: NOT_COORDINATOR makes a session longer",
-        "managedconsumer/coordinator/machine.py",
-        "        if error.code == codes.COORDINATOR_LOAD_IN_PROGRESS:\n",
-        "        if error.code in codes.COORDINATOR_CHANGES:\n",
-        ("tests/simulation/test_fail_over.py",),
-    ),
-    Mutant(
-        "a fail-over: a session counts from when the member learnt of it",
-        "managedconsumer/coordinator/heartbeat.py",
-        "        self.away_at = self._sent_at\n",
-        "        self.away_at = self.clock()\n",
-        ("tests/simulation/test_fail_over.py",),
-    ),
-    Mutant(
-        "a fail-over: a coordinator that was found long ago counts as the present one",
-        "managedconsumer/runtime/cluster/coordinator_link.py",
-        "            if known is None or not error.refused:\n",
-        "            if True:\n",
-        ("tests/simulation/test_fail_over.py",),
-    ),
-    Mutant(
-        "a sync without an answer makes the group rebalance again",
-        "managedconsumer/coordinator/membership.py",
-        "        elif not self._join_timeout.lasts(error, request.timeout, now):\n",
-        "        elif self.state is not _S.PREPARING_REBALANCE or not "
-        "self._join_timeout.lasts(error, request.timeout, now):\n",
-        ("tests/coordinator/test_membership.py",),
-    ),
-    Mutant(
-        "a heartbeat after the end of the session",
-        "managedconsumer/coordinator/machine.py",
-        "        return now > self.session_end()\n",
-        "        return False\n",
-        ("tests/coordinator/test_membership_told.py",),
-    ),
-    Mutant(
-        "a cooperative leader waits for ever for the second round",
-        "managedconsumer/coordinator/second_round.py",
-        "        self._due_at = now + self._session if self._kept_back else None\n",
-        "        self._due_at = None\n",
-        ("tests/coordinator/test_second_round.py",),
-        _MANY,
-    ),
-    Mutant(
-        "the answer to an old heartbeat counts",
-        "managedconsumer/coordinator/machine.py",
-        "if request.generation == self.generation:\n                self._on_heartbeat",
-        "if True:\n                self._on_heartbeat",
-        ("tests/coordinator/test_membership.py",),
-        _MANY,
-    ),
-    Mutant(
-        "what was given up is not asked for again (KIP-429)",
-        "managedconsumer/coordinator/handover.py",
-        'return f"gave up {len(gone)} partitions" if gone and event.target is None else None',
-        "return None",
-        ("tests/coordinator/test_handover.py",),
-        _SOME,
-        ci=True,
-    ),
-    Mutant(
-        "eager: positions are kept over a missed generation",
-        "managedconsumer/coordinator/handover.py",
-        "gone = [tp for tp in held if not event.continuous or tp not in kept]",
-        "gone = [tp for tp in held if tp not in kept]",
-        ("tests/coordinator/test_handover.py", "tests/coordinator/test_membership_gap.py"),
-        _MANY,
-    ),
-    Mutant(
-        "after the fence messages are handed out",
-        "managedconsumer/consumers/life.py",
-        "        held = self._session.assigned()\n"
-        "        self.engine.assignment.fence(held)\n"
-        "        self._session.committer.fenced(event.error)",
-        "        held = self._session.assigned()\n        self._session.committer.fenced(event.error)",
-        (),
-        _SOME,
-        ci=True,
-    ),
-    Mutant(
-        "a thread of the user's steps the membership when its session is over",
-        "managedconsumer/runtime/lease.py",
-        "        self._member.await_session()\n",
-        "        member = self._member\n"
-        "        member._feed(lambda: member.machine.check_session(member._handler.now()))\n"
-        "        member.await_fence()\n",
-        ("tests/runtime/test_lease.py",),
-    ),
-    Mutant(
-        "what comes during a join is handed out for ever",
-        "managedconsumer/runtime/member.py",
-        'return end if end < float("inf") else',
-        "return end if True else",
-        ("tests/runtime/test_lease.py",),
-    ),
-    Mutant(
-        "the revoked-callback is forgotten",
-        "managedconsumer/coordinator/handover.py",
-        "        if told or not self._negotiation.cooperative:",
-        "        if told and not self._negotiation.cooperative:",
-        ("tests/coordinator/test_handover.py",),
-        _SOME,
-    ),
-    Mutant(
-        "partitions that are not in the share are kept",
-        "managedconsumer/coordinator/handover.py",
-        "        yield from self._give_up(gone, told, event.generation, drop=True)",
-        "        yield from self._give_up(gone, told, event.generation, drop=False)",
-        ("tests/coordinator/test_handover.py",),
-        _SOME,
-    ),
-    Mutant(
-        "a rebalance is overheard",
-        "managedconsumer/coordinator/membership.py",
-        "        if self.rejoin_reason is None and self.state not in (_S.LEAVING, _S.LEFT, _S.FAILED):\n",
-        "        if False:\n",
-        ("tests/coordinator/test_membership.py",),
-        _SOME,
-    ),
-    Mutant(
-        "KIP-848: the epoch never goes on",
-        "managedconsumer/coordinator/membership_848.py",
-        'self.generation = Generation(response["member_epoch"], member)',
-        'self.generation = Generation(response["member_epoch"] if joined else self.generation.id, member)',
-        ("tests/coordinator/test_membership_848.py",),
-        _SOME,
-    ),
-    Mutant(
-        "KIP-848: an assignment that moved in between is not told again",
-        "managedconsumer/coordinator/membership_848.py",
-        "self._reported_owned, self._to_confirm = None, False",
-        "self._to_confirm = False",
-        ("tests/coordinator/test_membership_848_lost_answers.py",),
-        0,
-        ci=True,
-    ),
-    Mutant(
-        "KIP-848: what a hand-over brings is told as given up",
-        "managedconsumer/coordinator/membership_848.py",
-        "both = self._with_carried() if self.state is _S.ASSIGNING else self._owned",
-        "both = self._owned",
-        ("tests/coordinator/test_membership_848.py", "tests/coordinator/test_membership_848_lost_answers.py"),
-        _MANY,
-    ),
-    Mutant(
-        "sticky: members in the order of a hash",
-        "managedconsumer/coordinator/assignors/_java_hash.py",
-        "return sorted(listed, key=lambda key: _bucket(string_hash(key), capacity))",
-        "return sorted(listed, key=hash)",
-        ("tests/coordinator/test_assignors_java.py",),
-    ),
-    Mutant(
-        "a commit of one thread undoes another's",
-        "managedconsumer/runtime/engine/commits/committer.py",
-        "dict(self._not_behind(self.held()) if",
-        "dict(self.held() if",
-        ("tests/simulation/test_found.py",),
-        _SOME,
-    ),
-    Mutant(
-        "a commit takes over what was taken away from another thread",
-        "managedconsumer/runtime/engine/commits/committer.py",
-        "goes_on = same and tp not in commit.lost",
-        "goes_on = same",
-        ("tests/runtime/test_committer.py",),
-    ),
-    Mutant(
-        "where LATEST starts is asked once when the group rebalances",
-        "managedconsumer/consumers/positioning.py",
-        "return over() or (interrupted() and self.default_reset != OffsetType.LATEST)",
-        "return over() or interrupted()",
-        ("tests/simulation/test_found.py",),
-    ),
-    Mutant(
-        "an interrupt passes over those who look for the coordinator",
-        "managedconsumer/runtime/cluster/coordinator_link.py",
-        "self._interrupts[purpose] = self._interrupts.get(purpose, 0) + 1",
-        "pass",
-        ("tests/runtime/test_sharing.py",),
-    ),
-]
+@ wire/records/_records_py.py runtime/test_damage.py wire/test_records.py twin=python
+# the next fetch is at offset + count (compaction leaves gaps)
+-self.next_fetch_offset = max(self.next_fetch_offset, batch.last_offset + 1)
++self.next_fetch_offset = max(self.next_fetch_offset, batch.base_offset + batch.count)
+@ wire/records/_batches_py.py wire/test_records.py seeds=600 twin=python
+# an aborted transaction that begins at a batch's last offset
+-while self._later and self._later[-1][1] <= batch.last_offset:
++while self._later and self._later[-1][1] < batch.last_offset:
+@ wire/records/_batches_py.py wire/test_records_damage.py runtime/test_damage.py seeds=600 twin=python ci
+# no CRC is looked at
+-            if computed != crc:
++            if False:
+@ runtime/net/buffers.py runtime/test_buffers.py ci
+# a receive buffer is used again while somebody looks at it
+-free = [piece for piece in self._pieces if _unseen(piece.memory)]
++free = list(self._pieces)
+@ wire/records/format.py wire/test_records.py wire/test_records_oracle.py twin=python
+# an abort marker is taken for a commit
+-CONTROL_ABORT = 0
+-CONTROL_COMMIT = 1
++CONTROL_ABORT = 1
++CONTROL_COMMIT = 0
+@ wire/protocol/framing.py wire/test_framing.py wire/test_hostile_bytes.py
+# the size of a frame is not looked at
+-if _SMALLEST_FRAME <= size <= max_frame_bytes:
++if _SMALLEST_FRAME <= size:
 
-FETCH = [
-    Mutant(
-        "seek leaves the buffer as it is",
-        "managedconsumer/runtime/engine/assignment.py",
-        "                self.subscription.seek(tp, offset, epochs.get(tp, -1))\n"
-        "                self.buffer.restart(tp)\n",
-        "                self.subscription.seek(tp, offset, epochs.get(tp, -1))\n",
-        ("tests/testing/test_memory_broker.py",),
-        _SOME,
-    ),
-    Mutant(
-        "resume() wakes nobody",
-        "managedconsumer/runtime/engine/assignment.py",
-        "            self._interrupt_run()\n            self.lock.notify_all()\n            self.wake_fetchers()\n",
-        "            self._interrupt_run()\n",
-        (),
-        _SOME,
-        ci=True,
-    ),
-    Mutant(
-        "a request that was broken off counts as a failure",
-        "managedconsumer/fetch/leader.py",
-        "        if broken_off and isinstance(error, err.SocketDisconnectedError):\n",
-        "        if False:\n",
-        ("tests/fetch/test_leader.py",),
-    ),
-    Mutant(
-        "a follower that lags behind resets the position",
-        "managedconsumer/fetch/leader.py",
-        "        if outcome is fp.Outcome.RESET and not follower:",
-        "        if outcome is fp.Outcome.RESET:",
-        ("tests/fetch/test_leader.py",),
-    ),
-    Mutant(
-        "a request that may wait long is not broken off for another one",
-        "managedconsumer/fetch/leader.py",
-        "        if self.state is FetchState.PATIENT:\n            self._move(FetchState.BROKEN_OFF)\n",
-        "",
-        ("tests/fetch/test_leader.py",),
-    ),
-    Mutant(
-        "messages arrive and nobody wakes the reader",
-        "managedconsumer/fetch/leader.py",
-        "                self.must_wake, self.quiet_since = True, now\n",
-        "                self.quiet_since = now\n",
-        (),
-        _SOME,
-    ),
-    Mutant(
-        "a new assignment wakes no fetcher",
-        "managedconsumer/runtime/engine/assignment.py",
-        "            self._interrupt_run()\n            self.wake_all()\n",
-        "            self._interrupt_run()\n            self.ensure_workers()\n            self.lock.notify_all()\n",
-        (),
-        _MANY,
-    ),
-    Mutant(
-        "restart() keeps the version, and old answers count",
-        "managedconsumer/fetch/buffer.py",
-        "        self.records = self.nbytes = 0\n        self.version += 1\n",
-        "        self.records = self.nbytes = 0\n",
-        ("tests/fetch/test_buffer.py",),
-        ci=True,
-    ),
-    Mutant(
-        "a paused partition's messages are handed out",
-        "managedconsumer/fetch/buffer.py",
-        "elif queue.state.is_fetchable():",
-        "elif queue.chunks:",
-        ("tests/fetch/test_buffer.py", "tests/fetch/test_collect.py"),
-        _SOME,
-    ),
-    Mutant(
-        "the lane: what is in hand counts as finished",
-        "managedconsumer/fetch/collect.py",
-        "self.in_flight[who] = ((queue, offset),)\n            self.in_flight.settle",
-        "self.in_flight[who] = ()\n            self.in_flight.settle",
-        ("tests/fetch/test_lane.py",),
-        _SOME,
-    ),
-    Mutant(
-        "the lane: a message of another partition is finished past the lock",
-        "managedconsumer/fetch/collect.py",
-        " if in_flight.get(other) == ((queue, had),))",
-        ")",
-        ("tests/fetch/test_thread_slots.py",),
-        _SOME,
-    ),
-    Mutant(
-        "the lane: an exception takes back what others have taken meanwhile",
-        "managedconsumer/fetch/collect.py",
-        "                self.push_back(who, [message])\n            raise\n",
-        "                self._undo(who, ())\n            raise\n",
-        ("tests/fetch/test_thread_slots.py",),
-    ),
-    Mutant(
-        "what a stop finds half given up is dropped without a commit",
-        "managedconsumer/coordinator/handover.py",
-        "        if generation.joined and not self._member.current(generation):\n            return\n",
-        "",
-        ("tests/coordinator/test_handover.py",),
-        _SOME,
-    ),
-    Mutant(
-        "KIP-814: a static leader without a description of its group is content",
-        "managedconsumer/coordinator/handover.py",
-        '        return "the partitions that the group has assigned are not known"',
-        "        return None",
-        ("tests/coordinator/test_handover.py",),
-        _SOME,
-    ),
-    Mutant(
-        "the bound on memory: the line of those who wait has no order",
-        "managedconsumer/fetch/budget.py",
-        "        if next(iter(self._line), who) == who:\n",
-        "        if True:\n",
-        ("tests/fetch/test_budget.py",),
-    ),
-    Mutant(
-        "the bound on memory: what is under way does not count",
-        "managedconsumer/fetch/budget.py",
-        "return self.bound - self._unpacking - self.reserved - self._overhead",
-        "return self.bound - self._unpacking - self._overhead",
-        ("tests/fetch/test_budget.py",),
-    ),
-    Mutant(
-        "what an interrupted thread has received is not fetched again",
-        "managedconsumer/fetch/collect.py",
-        "            for queue in list(self._buffer):\n                self._buffer.fetch_again(queue)\n",
-        "",
-        ("tests/fetch/test_inline_parity.py", "tests/runtime/test_inline.py"),
-        _SOME,
-    ),
-    Mutant(
-        "a lent connection is not called back for another request",
-        "managedconsumer/runtime/engine/fetching/fetch_pool.py",
-        "                self.inline_receive.call_back(fetcher)\n",
-        "",
-        ("tests/runtime/test_inline.py",),
-        _SOME,
-    ),
-    Mutant(
-        "the lane goes on with what has come while older chunks wait",
-        "managedconsumer/fetch/collect.py",
-        "self._source is not None and not self._buffer.holds_chunks()",
-        "self._source is not None",
-        ("tests/fetch/test_inline_parity.py",),
-    ),
-    Mutant(
-        "a chunk that the lane has used up is not finished",
-        "managedconsumer/fetch/collect.py",
-        "                self.in_flight.come_back(who)\n            self._close_chunk()\n",
-        "                self.in_flight.come_back(who)\n            self._queue = self._chunk = None\n",
-        ("tests/fetch/test_inline_parity.py", "tests/runtime/test_inline.py"),
-    ),
-    Mutant(
-        "a request that comes back is taken for the one that was lent",
-        "managedconsumer/fetch/leader.py",
-        "        self._moved = plan.moved_to(places)\n",
-        "        self._moved = []\n",
-        ("tests/fetch/test_inline_parity.py",),
-    ),
-    Mutant(
-        "a quiet worker ends before its partitions are watched",
-        "managedconsumer/runtime/engine/fetching/quiet_fetches.py",
-        "        if away.over or not away.carried or shared is None:\n",
-        "        if away.over or shared is None:\n",
-        ("tests/runtime/test_quiet_together.py",),
-    ),
-    Mutant(
-        "a reset does not say that somebody has joined meanwhile",
-        "managedconsumer/admin/admin.py",
-        "        if isinstance(error, (err.UnknownMemberId, err.IllegalGeneration)):\n",
-        "        if isinstance(error, err.IllegalGeneration):\n",
-        ("tests/admin/test_reset_race.py",),
-    ),
-    Mutant(
-        "a connection that is silent is waited for as long as for any answer",
-        "managedconsumer/runtime/net/connection.py",
-        "        frame = self._read(pending, deadline, max(overdue_at, now + _LAST_LOOK))\n",
-        "        frame = self._read(pending, deadline)\n",
-        ("tests/runtime/test_overdue.py",),
-    ),
-    Mutant(
-        "a silent connection that was lent is not called back",
-        "managedconsumer/runtime/engine/_inline.pyx",
-        "            elif now >= wire.overdue_at:\n",
-        "            elif now >= wire.overdue_at + 1000.0:\n",
-        ("tests/runtime/test_overdue.py",),
-    ),
-    Mutant(
-        "a leave whose connection was closed is not sent again",
-        "managedconsumer/runtime/member.py",
-        "            answer = self._link.request_within(MEMBERSHIP, bounded.api, bounded.body, bounded.timeout)\n",
-        "            answer = self._link.request(MEMBERSHIP, bounded.api, bounded.body, int(bounded.timeout * 1000))\n",
-        ("tests/simulation/test_stalls.py",),
-    ),
-    Mutant(
-        "a connection goes to the next borrower with an answer outstanding",
-        "managedconsumer/runtime/cluster/cluster.py",
-        "        if connection.awaits_answer:\n            connection.close()\n",
-        "",
-        ("tests/runtime/test_offset_lookups.py",),
-    ),
-    Mutant(
-        "a start does not end by a signal",
-        "managedconsumer/consumers/lives.py",
-        "            if engine.life.no_more:  # a signal: consuming threads get nothing\n                return\n",
-        "",
-        ("tests/consumers/test_stop_on_signals.py",),
-    ),
-    Mutant(
-        "what comes for a partition that has moved is handed out",
-        "managedconsumer/fetch/collect.py",
-        "            if queue.version == version and queue.state.active:\n                queue.note_received",
-        "            if queue.state.active:\n                queue.note_received",
-        ("tests/fetch/test_inline_parity.py",),
-    ),
-    Mutant(
-        "an answer that came over a lent connection asks beyond the bound on memory",
-        "managedconsumer/fetch/plan.py",
-        "return self._look(cluster, now, True) is not None and self._buffer.budget.holds(self._buffer)",
-        "return self._look(cluster, now, True) is not None",
-        ("tests/fetch/test_repeats.py",),
-    ),
-    Mutant(
-        "the last request is repeated after a seek",
-        "managedconsumer/fetch/plan.py",
-        "                queue.version != line.version\n                or queue.in_flight is not in_flight\n",
-        "                queue.in_flight is not in_flight\n",
-        ("tests/fetch/test_repeats.py",),
-        _SOME,
-    ),
-    Mutant(
-        "what came back of a paused partition is handed out again",
-        "managedconsumer/fetch/pushed.py",
-        "if queue.version == version and queue.state.is_fetchable():",
-        "if queue.version == version:",
-        ("tests/fetch/test_collect.py", "tests/consumers/test_in_flight.py", "tests/runtime/test_deserializer.py"),
-        _SOME,
-    ),
-    Mutant(
-        "a hand holds its last message, not its first",
-        "managedconsumer/fetch/collect.py",
-        "lowest.setdefault(queue, more[0].offset)",
-        "lowest[queue] = more[-1].offset",
-        ("tests/fetch/test_collect.py",),
-        _SOME,
-    ),
-    Mutant(
-        "memory that runs out in a batch leaves a chunk open",
-        "managedconsumer/fetch/collect.py",
-        "                self._chunk.rewind(self._mark)\n                self._put_away()\n            if taken:",
-        "                pass\n            if taken:",
-        ("tests/fetch/test_interruptions.py",),
-        _SOME,
-    ),
-    Mutant(
-        "the decoder in Python trusts the offsets within old compressed messages",
-        "managedconsumer/wire/records/_records_py.py",
-        "start = self.ready[0].offset + 1 if self.ready else self.position",
-        "start = self.position",
-        ("tests/wire/test_records.py",),
-        _SOME,
-    ),
-    Mutant(
-        "other hands are not looked at",
-        "managedconsumer/fetch/in_flight.py",
-        "state.finish(position if low is None else low)",
-        "state.finish(position)",
-        ("tests/fetch/test_collect.py", "tests/consumers/test_in_flight.py"),
-        _SOME,
-    ),
-    Mutant(
-        "a dead thread's hand is forgotten",
-        "managedconsumer/fetch/in_flight.py",
-        "        self[DEAD_OWNER] = tuple(lowest.items())\n",
-        "",
-        ("tests/consumers/test_in_flight.py",),
-        _SOME,
-    ),
-    Mutant(
-        "the end of the log is the answer to where it begins",
-        "managedconsumer/runtime/engine/positions.py",
-        "go_on(engine.buffer.queues[tp], max(0, answer.offset))",
-        "go_on(engine.buffer.queues[tp], max(0, answer.offset + 1))",
-        ("tests/consumers/test_positions.py",),
-        _SOME,
-    ),
-    Mutant(
-        "an answer goes to the partition that the next one asked for",
-        "managedconsumer/fetch/plan.py",
-        "            self.tickets[topic_id, number] = line\n        line.queue.in_flight = True\n",
-        "            self.tickets[topic_id, number] = line\n",
-        ("tests/fetch/test_plan.py",),
-        _SOME,
-    ),
-]
+@ spark/claims/chains.py spark/test_store.py
+# a claim that exists is claimed again
+-return self._read(tp, entry.start) == Claim(*entry, data)
++return True
+@ spark/claiming.py spark/test_claims.py
+# a batch that runs again keeps its name
+-name = f"{batch.data}-{self._driver}"
++name = batch.data
+# a batch that two drivers ran is claimed for the first of them
+-"" if self.log.repeated(batch.data) else batch.data
++batch.data
+@ spark/bounds.py spark/test_bounds.py
+# a batch begins beyond its log's end in silence
+-for tp, at in _beyond(view, watch, starts).items():
++for tp, at in {}.items():
+@ spark/claims/group.py spark/test_claims.py
+# a batch that others have overtaken is claimed in the group
+-link.range == entry and (goes_on or commit is None)
++link.range == entry
+@ spark/claims/sql.py spark/test_claims.py
+# a batch that runs again writes its rows again
+-(entry.stop, data, *key, entry.start)) != 1:
++(entry.stop, data, *key, entry.start)) != 1 and not self._dialect.fetch(
++            connection, f"{_NOTES} AND topic = ? AND part = ? AND start = ? AND data = ?",
++            (*key, entry.start, data)
++        ):
+@ runtime/fetch_range.py runtime/test_fetch_range_silence.py
+# empty answers are the end of a range
+-            self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))
++            self._seek(self._stop)
+@ spark/tasks.py spark/test_ranges.py
+# slices of a range overlap
+-bounds = [start + (stop - start) * i // pieces for i in range(pieces + 1)]
++bounds = [start + (stop - start) * i // (pieces + 1) for i in range(pieces + 1)]
+@ spark/positions.py spark/test_positions.py
+# a member's further commit does not count
+-further = CHECKPOINT if there < known.done else GROUP
++further = CHECKPOINT
+@ spark/watch.py spark/test_watch.py
+# a topic made anew is not noticed
+-if self.ids.get(name, present) != present:
++if self.ids.get(name, present) == 0:
+@ spark/read.py spark/test_never_blocking.py
+# the batch of a lost member is written
+-if member not in members:
++if member in members and not members:
+@ runtime/member_beside.py spark/test_never_blocking.py
+# a member in a long batch holds the others up
+-machine.rejoin_reason is None or len(self._todo) != 1:
++machine.rejoin_reason is None or len(self._todo) != 2:
+@ runtime/cluster/log_ends.py runtime/test_log_ends.py
+# leader epochs go with other partitions when a broker answers in another order
+-            self.said = None
+-        return numbers == self.numbers
++        return numbers == self.numbers
+@ spark/ranges.py spark/test_ranges.py
+# small partitions are forgotten beside a large one
+-granted.update({tp: 1 + (available[tp] - 1) * spare // rest for tp in waiting})
++granted.update({tp: available[tp] * limit // total for tp in waiting})
+@ spark/decoding/avro_evolution.py spark/test_avro_evolution.py twin=cython
+# Avro: a null of the writer's goes into a field that has none
+-        if was.null_at >= 0 > wanted.null_at:
++        if False:
+@ spark/decoding/avro_values.py spark/test_avro_evolution.py twin=cython
+# Avro: the values of several schemas stay in the order of their schemas
+-        return joined(columns, self.type()).take(where), bad
++        return joined(columns, self.type()), bad
+@ spark/decoding/registry_http.py spark/test_registry.py
+# registry: user and password go wherever it redirects
+-        if (was.scheme, was.hostname, was.port) != (wanted.scheme, wanted.hostname, wanted.port):
++        if wanted.scheme not in ('http', 'https'):
+# registry: each byte has the whole time of an answer
+-        self._sock.settimeout(_left(self._until))
+@ spark/decoding/registry.py spark/test_registry.py
+# registry: a 404 of anybody says that there is no such schema
+-if status == 404 and answer.get("error_code") in _NOT_FOUND:
++if status == 404:
+@ spark/decoding/json_values.py spark/test_typed.py
+# JSON: a value goes on in the next one
+-line[:1] == b"{" and line[-1:] == b"}" for
++line[:1] == b"{" for
+# JSON: any bytes are text
+-        text.decode()  # Arrow accepts
++        # Arrow takes
+@ spark/decoding/protobuf_values.py spark/test_framed.py
+# Protobuf: the bytes of another message make a row
+-        if found != self._name:
++        if found is None:
+@ spark/decoding/avro_bounds.py spark/test_avro_bounds.py
+# Avro: records that hold themselves have no end
+-            self._harmless = False
+-            return Size(0, 0, 1)
++            return Size(0, 0, 1)
+@ spark/decoding/avro_values.py spark/test_avro_bounds.py twin=cython
+# Avro: all bad rows of an older schema take the others along
+-        return self._read_again(made, bad, raw) if bad else (made, bad)
++        return by_halves(self._array, self.type(), raw) if bad else (made, bad)
+@ runtime/net/transport.py runtime/test_greenlet_yield.py
+# a greenlet receives a large answer without giving a turn
+-        self._turn.give()
 
-WIRE = [
-    Mutant(
-        "the next fetch is at offset + count (compaction leaves gaps)",
-        "managedconsumer/wire/records/_records_py.py",
-        "self.next_fetch_offset = max(self.next_fetch_offset, batch.last_offset + 1)",
-        "self.next_fetch_offset = max(self.next_fetch_offset, batch.base_offset + batch.count)",
-        ("tests/runtime/test_damage.py", "tests/wire/test_records.py"),
-        twin="python",
-    ),
-    Mutant(
-        "an aborted transaction that begins at a batch's last offset",
-        "managedconsumer/wire/records/_batches_py.py",
-        "while self._later and self._later[-1][1] <= batch.last_offset:",
-        "while self._later and self._later[-1][1] < batch.last_offset:",
-        ("tests/wire/test_records.py",),
-        _SOME,
-        twin="python",
-    ),
-    Mutant(
-        "no CRC is looked at",
-        "managedconsumer/wire/records/_batches_py.py",
-        "            if computed != crc:\n",
-        "            if False:\n",
-        ("tests/wire/test_records_damage.py", "tests/runtime/test_damage.py"),
-        _SOME,
-        twin="python",
-        ci=True,
-    ),
-    Mutant(
-        "a receive buffer is used again while somebody looks at it",
-        "managedconsumer/runtime/net/buffers.py",
-        "free = [piece for piece in self._pieces if _unseen(piece.memory)]",
-        "free = list(self._pieces)",
-        ("tests/runtime/test_buffers.py",),
-        ci=True,
-    ),
-    Mutant(
-        "an abort marker is taken for a commit",
-        "managedconsumer/wire/records/format.py",
-        "CONTROL_ABORT = 0\nCONTROL_COMMIT = 1",
-        "CONTROL_ABORT = 1\nCONTROL_COMMIT = 0",
-        ("tests/wire/test_records.py", "tests/wire/test_records_oracle.py"),
-        twin="python",
-    ),
-    Mutant(
-        "the size of a frame is not looked at",
-        "managedconsumer/wire/protocol/framing.py",
-        "if _SMALLEST_FRAME <= size <= max_frame_bytes:",
-        "if _SMALLEST_FRAME <= size:",
-        ("tests/wire/test_framing.py", "tests/wire/test_hostile_bytes.py"),
-    ),
-]
+@ stores/claims.py stores/test_past.py stores/test_all_stores.py ci
+# a store's offset that went back is taken for stored
+-            elif now is not None and now > (each.next or 0):
++            elif now is not None:
+@ stores/claims.py stores/test_past.py stores/test_all_stores.py
+# after a new claim what the store has lost may be passed over
+-            if known > (self.next or 0):
++            if False:
+# a store that has lost our claim is taken for one that others have claimed
+-if row is None or row.claim < each.row.claim:
++if False:
+@ stores/rows.py stores/test_made_anew.py stores/test_made_anew_attached.py ci
+# a store takes the offset of a topic that is gone for one of the new topic of that name
+-return None if topic and self.topic not in ("", topic) else self.next
++return self.next
+@ stores/fence.py stores/test_made_anew.py stores/test_made_anew_attached.py
+# a store's claim forgets of which topic the offset is
+-return Row(None, number + 1, generation, with_topic(member, topic))
++return Row(None, number + 1, generation, member)
+@ stores/claims.py stores/test_made_anew.py stores/test_made_anew_attached.py
+# messages of a topic that is gone are stored as the new one's
+-            if topic != known if known else topic in claimed[tp].former:
++            if False:
+@ stores/dialects.py stores/test_made_anew.py stores/test_made_anew_attached.py
+# SQL: a move leaves the id of the topic before beside the new offset
+-            [move.next, move.member, *place, row.claim,
++            [move.next, row.member, *place, row.claim,
+@ stores/attaching.py stores/test_made_anew.py stores/test_made_anew_attached.py
+# a consumer whose metadata is old does not ask again before the store's offset is given up
+-(now := self._ids.look_again(tps)) != known:
++(now := known) != known:
+@ stores/dialects.py stores/test_sql.py
+# SQL: a move does not look at the next offset
+-f"where {_WHERE} and claim_number = ? and member = ? and {unmoved}",
+-            [move.next, move.member, *place, row.claim, row.member, *([] if row.next is None else [row.next])],
++f"where {_WHERE} and claim_number = ? and member = ?",
++            [move.next, move.member, *place, row.claim, row.member],
+@ stores/objects.py stores/test_directory.py
+# directory: the log's names are not on the disk when a change counts
+-who has made it may have ended before it wrote the name through.
+-        sync(home)
++who has made it may have ended before it wrote the name through.
+@ stores/directory.py stores/test_directory.py
+# directory: EEXIST is believed
+-text.encode()) and self._read(number) != text:
++text.encode()):
+@ stores/directory.py stores/test_past.py stores/test_all_stores.py
+# directory: an older copy is not noticed
+-if seen.number and self._read(seen.number) != seen.text:
++if False:
+@ stores/iceberg.py stores/test_names.py
+# Iceberg: the dots of names look like those between them
+-return name.replace("%", "%25").replace(".", "%2E")
++return name
+@ spark/claims/chains.py spark/test_claims_past.py
+# claims of a directory: an older copy is not noticed
+-if tip is not None and self._read(tp, tip.start) != tip:
++if False:
 
-_PAST = ("tests/stores/test_past.py", "tests/stores/test_all_stores.py")
-_ANEW = ("tests/stores/test_made_anew.py", "tests/stores/test_made_anew_attached.py")
+@ fetch/progress.py observe/test_lag_scenes.py::test_a_stuck_partition_is_named_within_twice_its_threshold_and_no_other
+# progress: the time without a message counts as standing still
+-if finished > self._finished or not lag or not self._had_lag or sight.paused:
++if finished > self._finished or sight.paused:
+@ fetch/progress.py fetch/test_progress.py
+# progress: a pause counts as standing still
+-if finished > self._finished or not lag or not self._had_lag or sight.paused:
++if finished > self._finished or not lag:
+# progress: offsets without a message are lag
+-return sight.behind and (known is None or known.timestamp is not None)
++return sight.behind
+@ fetch/progress.py observe/test_lag_scenes.py::test_a_stuck_partition_is_named_within_twice_its_threshold_and_no_other
+# progress: a look at a partition counts as a move
+-self._had_lag, self._finished = lag and not sight.paused, finished
++self._had_lag, self._finished = False, finished
+@ fetch/stuck.py observe/test_lag_scenes.py::test_a_stuck_partition_is_named_within_twice_its_threshold_and_no_other
+# progress: the alarm comes too late
+-        if stuck_for < self._due:
++        if stuck_for < 2.5 * self._due:
+@ fetch/stuck.py fetch/test_stuck.py
+# progress: the alarm comes once only
+-stuck_for + min(stuck_for, _LONGEST_PAUSE)
++float("inf")
 
-STORES = [
-    Mutant(
-        "a store's offset that went back is taken for stored",
-        "managedconsumer/stores/claims.py",
-        "            elif now is not None and now > (each.next or 0):\n",
-        "            elif now is not None:\n",
-        _PAST,
-        ci=True,
-    ),
-    Mutant(
-        "after a new claim what the store has lost may be passed over",
-        "managedconsumer/stores/claims.py",
-        "            if known > (self.next or 0):\n",
-        "            if False:\n",
-        _PAST,
-    ),
-    Mutant(
-        "a store that has lost our claim is taken for one that others have claimed",
-        "managedconsumer/stores/claims.py",
-        "if row is None or row.claim < each.row.claim:",
-        "if False:",
-        _PAST,
-    ),
-    Mutant(
-        "a store takes the offset of a topic that is gone for one of the new topic of that name",
-        "managedconsumer/stores/rows.py",
-        'return None if topic and self.topic not in ("", topic) else self.next',
-        "return self.next",
-        _ANEW,
-        ci=True,
-    ),
-    Mutant(
-        "a store's claim forgets of which topic the offset is",
-        "managedconsumer/stores/fence.py",
-        "return Row(None, number + 1, generation, with_topic(member, topic))",
-        "return Row(None, number + 1, generation, member)",
-        _ANEW,
-    ),
-    Mutant(
-        "messages of a topic that is gone are stored as the new one's",
-        "managedconsumer/stores/claims.py",
-        "            if topic != known if known else topic in claimed[tp].former:\n",
-        "            if False:\n",
-        _ANEW,
-    ),
-    Mutant(
-        "SQL: a move leaves the id of the topic before beside the new offset",
-        "managedconsumer/stores/dialects.py",
-        "            [move.next, move.member, *place, row.claim,",
-        "            [move.next, row.member, *place, row.claim,",
-        _ANEW,
-    ),
-    Mutant(
-        "a consumer whose metadata is old does not ask again before the store's offset is given up",
-        "managedconsumer/stores/attaching.py",
-        "(now := self._ids.look_again(tps)) != known:",
-        "(now := known) != known:",
-        _ANEW,
-    ),
-    Mutant(
-        "SQL: a move does not look at the next offset",
-        "managedconsumer/stores/dialects.py",
-        'f"where {_WHERE} and claim_number = ? and member = ? and {unmoved}",\n'
-        "            [move.next, move.member, *place, row.claim, row.member, "
-        "*([] if row.next is None else [row.next])],",
-        'f"where {_WHERE} and claim_number = ? and member = ?",\n'
-        "            [move.next, move.member, *place, row.claim, row.member],",
-        ("tests/stores/test_sql.py",),
-    ),
-    Mutant(
-        "directory: the log's names are not on the disk when a change counts",
-        "managedconsumer/stores/objects.py",
-        "who has made it may have ended before it wrote the name through.\n        sync(home)\n",
-        "who has made it may have ended before it wrote the name through.\n",
-        ("tests/stores/test_directory.py",),
-    ),
-    Mutant(
-        "directory: EEXIST is believed",
-        "managedconsumer/stores/directory.py",
-        "text.encode()) and self._read(number) != text:",
-        "text.encode()):",
-        ("tests/stores/test_directory.py",),
-    ),
-    Mutant(
-        "directory: an older copy is not noticed",
-        "managedconsumer/stores/directory.py",
-        "if seen.number and self._read(seen.number) != seen.text:",
-        "if False:",
-        _PAST,
-    ),
-    Mutant(
-        "Iceberg: the dots of names look like those between them",
-        "managedconsumer/stores/iceberg.py",
-        'return name.replace("%", "%25").replace(".", "%2E")',
-        "return name",
-        ("tests/stores/test_names.py",),
-    ),
-    Mutant(
-        "claims of a directory: an older copy is not noticed",
-        "managedconsumer/spark/claims/chains.py",
-        "if tip is not None and self._read(tp, tip.start) != tip:",
-        "if False:",
-        ("tests/spark/test_claims_past.py",),
-    ),
-]
+@ wire/records/_chunk.pxi wire/test_shared_memory.py twin=cython
+# memory for decompression is given back too early
+-        PyObject_GetBuffer(unpacked, &self._buffers.payload, PyBUF_SIMPLE)
++        PyObject_GetBuffer(unpacked, &self._buffers.payload, PyBUF_SIMPLE)
++        compression.give_scratch(self._scratch)
++        self._scratch = None
+@ spark/decoding/_avro.pyx spark/test_avro_columns.py spark/test_typed.py twin=cython
+# Avro: what a bad value has left in the columns stays
+-            column.cut(row)
+-            column.append_null()
++            column.append_null()
+@ spark/decoding/_avro_nested.pxi spark/test_avro_bounds.py twin=cython
+# Avro: items of a value that was taken back stay
+-        self.items.cut((<int32_t *>self.offsets.start)[rows])
+@ spark/decoding/_avro_flat.pxi spark/test_avro_bounds.py twin=cython
+# Avro: bytes of a value that was taken back stay
+-        self.used = (<int32_t *>self.offsets.start)[rows]
+@ spark/decoding/_avro_nested.pxi spark/test_avro_bounds.py twin=cython
+# Avro: items without bytes are bounded by the block, and not by the value
+-                wire.empty -= count
+# Avro: a null becomes as many columns as a schema has
+-            take_room(wire, count, self.weight)
+@ spark/decoding/_avro_flat.pxi spark/test_avro_columns.py twin=cython
+# Avro: text is not checked
+-        if self.text:
+-            check_text(wire.place, size)
+@ wire/records/_growing_buffer.pxi wire/test_shared_memory.py twin=cython
+# Arrow's buffers are used again for the next batch
+-        self.buffer = pa.allocate_buffer(size, resizable=True)
++        kept = pa.__dict__.setdefault('kept_rooms', [])
++        self.buffer = kept.pop(0) if len(kept) > 11 else pa.allocate_buffer(size, resizable=True)
++        kept.append(self.buffer)
+@ wire/records/_lane.pxi fetch/test_lane.py twin=cython
+# the accelerator's lane does not look who calls
+-            return this_thread() == self._thread or self._sit()
++            return True
+@ wire/records/_recordwalk.pxd wire/test_records_damage.py twin=cython
+# the accelerator looks at no CRC
+-        if computed != stated:
+-            _mark(batch, BAD_CRC, computed, stated)
+-            return
+-    if base
++        if False:
++            _mark(batch, BAD_CRC, computed, stated)
++            return
++    if base
+@ wire/records/_oddbatches.pxi wire/test_records.py twin=cython
+# the accelerator: an aborted transaction that begins at a batch's last offset
+-while chunk._aborted and chunk._aborted[len(chunk._aborted) - 1][1] <= batch.last_offset:
++while chunk._aborted and chunk._aborted[len(chunk._aborted) - 1][1] < batch.last_offset:
 
-SPARK = [
-    Mutant(
-        "a claim that exists is claimed again",
-        "managedconsumer/spark/claims/chains.py",
-        "return self._read(tp, entry.start) == Claim(*entry, data)",
-        "return True",
-        ("tests/spark/test_store.py",),
-    ),
-    Mutant(
-        "a batch that runs again keeps its name",
-        "managedconsumer/spark/claiming.py",
-        'name = f"{batch.data}-{self._driver}"',
-        "name = batch.data",
-        ("tests/spark/test_claims.py",),
-    ),
-    Mutant(
-        "a batch that two drivers ran is claimed for the first of them",
-        "managedconsumer/spark/claiming.py",
-        '"" if self.log.repeated(batch.data) else batch.data',
-        "batch.data",
-        ("tests/spark/test_claims.py",),
-    ),
-    Mutant(
-        "a batch begins beyond its log's end in silence",
-        "managedconsumer/spark/bounds.py",
-        "for tp, at in _beyond(view, watch, starts).items():",
-        "for tp, at in {}.items():",
-        ("tests/spark/test_bounds.py",),
-    ),
-    Mutant(
-        "a batch that others have overtaken is claimed in the group",
-        "managedconsumer/spark/claims/group.py",
-        "link.range == entry and (goes_on or commit is None)",
-        "link.range == entry",
-        ("tests/spark/test_claims.py",),
-    ),
-    Mutant(
-        "a batch that runs again writes its rows again",
-        "managedconsumer/spark/claims/sql.py",
-        "(entry.stop, data, *key, entry.start)) != 1:",
-        "(entry.stop, data, *key, entry.start)) != 1 and not self._dialect.fetch(\n"
-        '            connection, f"{_NOTES} AND topic = ? AND part = ? AND start = ? AND data = ?",\n'
-        "            (*key, entry.start, data)\n"
-        "        ):",
-        ("tests/spark/test_claims.py",),
-    ),
-    Mutant(
-        "empty answers are the end of a range",
-        "managedconsumer/runtime/fetch_range.py",
-        "            self._note_failure(err.RecordsNotSentError(*self._tp, offset, end, waited))\n",
-        "            self._seek(self._stop)\n",
-        ("tests/runtime/test_fetch_range_silence.py",),
-    ),
-    Mutant(
-        "slices of a range overlap",
-        "managedconsumer/spark/tasks.py",
-        "bounds = [start + (stop - start) * i // pieces for i in range(pieces + 1)]",
-        "bounds = [start + (stop - start) * i // (pieces + 1) for i in range(pieces + 1)]",
-        ("tests/spark/test_ranges.py",),
-    ),
-    Mutant(
-        "a member's further commit does not count",
-        "managedconsumer/spark/positions.py",
-        "further = CHECKPOINT if there < known.done else GROUP",
-        "further = CHECKPOINT",
-        ("tests/spark/test_positions.py",),
-    ),
-    Mutant(
-        "a topic made anew is not noticed",
-        "managedconsumer/spark/watch.py",
-        "if self.ids.get(name, present) != present:",
-        "if self.ids.get(name, present) == 0:",
-        ("tests/spark/test_watch.py",),
-    ),
-    Mutant(
-        "the batch of a lost member is written",
-        "managedconsumer/spark/read.py",
-        "if member not in members:",
-        "if member in members and not members:",
-        ("tests/spark/test_never_blocking.py",),
-    ),
-    Mutant(
-        "a member in a long batch holds the others up",
-        "managedconsumer/runtime/member_beside.py",
-        "machine.rejoin_reason is None or len(self._todo) != 1:",
-        "machine.rejoin_reason is None or len(self._todo) != 2:",
-        ("tests/spark/test_never_blocking.py",),
-    ),
-    Mutant(
-        "leader epochs go with other partitions when a broker answers in another order",
-        "managedconsumer/runtime/cluster/log_ends.py",
-        "            self.said = None\n        return numbers == self.numbers\n",
-        "        return numbers == self.numbers\n",
-        ("tests/runtime/test_log_ends.py",),
-    ),
-    Mutant(
-        "small partitions are forgotten beside a large one",
-        "managedconsumer/spark/ranges.py",
-        "granted.update({tp: 1 + (available[tp] - 1) * spare // rest for tp in waiting})",
-        "granted.update({tp: available[tp] * limit // total for tp in waiting})",
-        ("tests/spark/test_ranges.py",),
-    ),
-    Mutant(
-        "Avro: a null of the writer's goes into a field that has none",
-        "managedconsumer/spark/decoding/avro_evolution.py",
-        "        if was.null_at >= 0 > wanted.null_at:\n",
-        "        if False:\n",
-        ("tests/spark/test_avro_evolution.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "Avro: the values of several schemas stay in the order of their schemas",
-        "managedconsumer/spark/decoding/avro_values.py",
-        "        return joined(columns, self.type()).take(where), bad\n",
-        "        return joined(columns, self.type()), bad\n",
-        ("tests/spark/test_avro_evolution.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "registry: user and password go wherever it redirects",
-        "managedconsumer/spark/decoding/registry_http.py",
-        "        if (was.scheme, was.hostname, was.port) != (wanted.scheme, wanted.hostname, wanted.port):\n",
-        "        if wanted.scheme not in ('http', 'https'):\n",
-        ("tests/spark/test_registry.py",),
-    ),
-    Mutant(
-        "registry: each byte has the whole time of an answer",
-        "managedconsumer/spark/decoding/registry_http.py",
-        "        self._sock.settimeout(_left(self._until))\n",
-        "",
-        ("tests/spark/test_registry.py",),
-    ),
-    Mutant(
-        "registry: a 404 of anybody says that there is no such schema",
-        "managedconsumer/spark/decoding/registry.py",
-        'if status == 404 and answer.get("error_code") in _NOT_FOUND:',
-        "if status == 404:",
-        ("tests/spark/test_registry.py",),
-    ),
-    Mutant(
-        "JSON: a value goes on in the next one",
-        "managedconsumer/spark/decoding/json_values.py",
-        'line[:1] == b"{" and line[-1:] == b"}" for',
-        'line[:1] == b"{" for',
-        ("tests/spark/test_typed.py",),
-    ),
-    Mutant(
-        "JSON: any bytes are text",
-        "managedconsumer/spark/decoding/json_values.py",
-        "        text.decode()  # Arrow accepts",
-        "        # Arrow takes",
-        ("tests/spark/test_typed.py",),
-    ),
-    Mutant(
-        "Protobuf: the bytes of another message make a row",
-        "managedconsumer/spark/decoding/protobuf_values.py",
-        "        if found != self._name:\n",
-        "        if found is None:\n",
-        ("tests/spark/test_framed.py",),
-    ),
-    Mutant(
-        "Avro: records that hold themselves have no end",
-        "managedconsumer/spark/decoding/avro_bounds.py",
-        "            self._harmless = False\n            return Size(0, 0, 1)\n",
-        "            return Size(0, 0, 1)\n",
-        ("tests/spark/test_avro_bounds.py",),
-    ),
-    Mutant(
-        "Avro: all bad rows of an older schema take the others along",
-        "managedconsumer/spark/decoding/avro_values.py",
-        "        return self._read_again(made, bad, raw) if bad else (made, bad)\n",
-        "        return by_halves(self._array, self.type(), raw) if bad else (made, bad)\n",
-        ("tests/spark/test_avro_bounds.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "a greenlet receives a large answer without giving a turn",
-        "managedconsumer/runtime/net/transport.py",
-        "        self._turn.give()\n",
-        "",
-        ("tests/runtime/test_greenlet_yield.py",),
-    ),
-]
-
-ACCELERATOR = [
-    Mutant(
-        "memory for decompression is given back too early",
-        "managedconsumer/wire/records/_chunk.pxi",
-        "        PyObject_GetBuffer(unpacked, &self._buffers.payload, PyBUF_SIMPLE)\n",
-        "        PyObject_GetBuffer(unpacked, &self._buffers.payload, PyBUF_SIMPLE)\n"
-        "        compression.give_scratch(self._scratch)\n        self._scratch = None\n",
-        ("tests/wire/test_shared_memory.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "Avro: what a bad value has left in the columns stays",
-        "managedconsumer/spark/decoding/_avro.pyx",
-        "            column.cut(row)\n            column.append_null()\n",
-        "            column.append_null()\n",
-        ("tests/spark/test_avro_columns.py", "tests/spark/test_typed.py"),
-        twin="cython",
-    ),
-    Mutant(
-        "Avro: items of a value that was taken back stay",
-        "managedconsumer/spark/decoding/_avro_nested.pxi",
-        "        self.items.cut((<int32_t *>self.offsets.start)[rows])\n",
-        "",
-        ("tests/spark/test_avro_bounds.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "Avro: bytes of a value that was taken back stay",
-        "managedconsumer/spark/decoding/_avro_flat.pxi",
-        "        self.used = (<int32_t *>self.offsets.start)[rows]\n",
-        "",
-        ("tests/spark/test_avro_bounds.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "Avro: items without bytes are bounded by the block, and not by the value",
-        "managedconsumer/spark/decoding/_avro_nested.pxi",
-        "                wire.empty -= count\n",
-        "",
-        ("tests/spark/test_avro_bounds.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "Avro: a null becomes as many columns as a schema has",
-        "managedconsumer/spark/decoding/_avro_nested.pxi",
-        "            take_room(wire, count, self.weight)\n",
-        "",
-        ("tests/spark/test_avro_bounds.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "Avro: text is not checked",
-        "managedconsumer/spark/decoding/_avro_flat.pxi",
-        "        if self.text:\n            check_text(wire.place, size)\n",
-        "",
-        ("tests/spark/test_avro_columns.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "Arrow's buffers are used again for the next batch",
-        "managedconsumer/wire/records/_growing_buffer.pxi",
-        "        self.buffer = pa.allocate_buffer(size, resizable=True)\n",
-        "        kept = pa.__dict__.setdefault('kept_rooms', [])\n"
-        "        self.buffer = kept.pop(0) if len(kept) > 11 else pa.allocate_buffer(size, resizable=True)\n"
-        "        kept.append(self.buffer)\n",
-        ("tests/wire/test_shared_memory.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "the accelerator's lane does not look who calls",
-        "managedconsumer/wire/records/_lane.pxi",
-        "            return this_thread() == self._thread or self._sit()\n",
-        "            return True\n",
-        ("tests/fetch/test_lane.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "the accelerator looks at no CRC",
-        "managedconsumer/wire/records/_recordwalk.pxd",
-        "        if computed != stated:\n"
-        "            _mark(batch, BAD_CRC, computed, stated)\n"
-        "            return\n"
-        "    if base",
-        "        if False:\n            _mark(batch, BAD_CRC, computed, stated)\n            return\n    if base",
-        ("tests/wire/test_records_damage.py",),
-        twin="cython",
-    ),
-    Mutant(
-        "the accelerator: an aborted transaction that begins at a batch's last offset",
-        "managedconsumer/wire/records/_oddbatches.pxi",
-        "while chunk._aborted and chunk._aborted[len(chunk._aborted) - 1][1] <= batch.last_offset:",
-        "while chunk._aborted and chunk._aborted[len(chunk._aborted) - 1][1] < batch.last_offset:",
-        ("tests/wire/test_records.py",),
-        twin="cython",
-    ),
-]
-
-_ALARMS = ("tests/observe/test_lag_scenes.py::test_a_stuck_partition_is_named_within_twice_its_threshold_and_no_other",)
-
-PROGRESS = [
-    Mutant(
-        "progress: the time without a message counts as standing still",
-        "managedconsumer/fetch/progress.py",
-        "if finished > self._finished or not lag or not self._had_lag or sight.paused:",
-        "if finished > self._finished or sight.paused:",
-        _ALARMS,
-    ),
-    Mutant(
-        "progress: a pause counts as standing still",
-        "managedconsumer/fetch/progress.py",
-        "if finished > self._finished or not lag or not self._had_lag or sight.paused:",
-        "if finished > self._finished or not lag:",
-        ("tests/fetch/test_progress.py",),
-    ),
-    Mutant(
-        "progress: offsets without a message are lag",
-        "managedconsumer/fetch/progress.py",
-        "return sight.behind and (known is None or known.timestamp is not None)",
-        "return sight.behind",
-        ("tests/fetch/test_progress.py",),
-    ),
-    Mutant(
-        "progress: a look at a partition counts as a move",
-        "managedconsumer/fetch/progress.py",
-        "self._had_lag, self._finished = lag and not sight.paused, finished",
-        "self._had_lag, self._finished = False, finished",
-        _ALARMS,
-    ),
-    Mutant(
-        "progress: the alarm comes too late",
-        "managedconsumer/fetch/stuck.py",
-        "        if stuck_for < self._due:\n",
-        "        if stuck_for < 2.5 * self._due:\n",
-        _ALARMS,
-    ),
-    Mutant(
-        "progress: the alarm comes once only",
-        "managedconsumer/fetch/stuck.py",
-        "stuck_for + min(stuck_for, _LONGEST_PAUSE)",
-        'float("inf")',
-        ("tests/fetch/test_stuck.py",),
-    ),
-]
-
-OUTSIDE = [
-    Mutant(
-        "a table of a command shows names as they are",
-        "managedconsumer/cli/_show.py",
-        "shown.line(str(value)) for value in row",
-        "str(value) for value in row",
-        ("tests/cli/test_terminal.py",),
-    ),
-    Mutant(
-        "a cause is markup in the timeline's page",
-        "managedconsumer/observe/drawing.py",
-        "<td>{html(causes(each))}</td>",
-        "<td>{causes(each)}</td>",
-        ("tests/observe/test_timeline.py",),
-    ),
-    Mutant(
-        "an event of a file may be of any type",
-        "managedconsumer/observe/recorder.py",
-        "        if type(value) not in (int, float) or not least <= value <= most",
-        "        if type(value) in (int, float) and not least <= value <= most",
-        ("tests/observe/test_timeline.py",),
-    ),
-    Mutant(
-        "serve(): each byte begins the deadline anew",
-        "managedconsumer/runtime/serving.py",
-        "        left = self.began + self._patience() - self._now()\n",
-        "        left = self._patience()\n",
-        ("tests/observe/test_endpoint.py::test_a_request_has_one_deadline",),
-    ),
-    Mutant(
-        "serve(): slow clients keep their places",
-        "managedconsumer/runtime/serving.py",
-        "_SHORT_PATIENCE if self._full else _PATIENCE",
-        "_PATIENCE",
-        ("tests/observe/test_endpoint.py::test_who_is_slow_keeps_nobody_else_out",),
-    ),
-    Mutant(
-        "serve(): any name is answered on 127.0.0.1",
-        "managedconsumer/runtime/serving.py",
-        "if self._alone and not all(map(_is_here, hosts)):",
-        "if False:",
-        ("tests/observe/test_endpoint.py",),
-    ),
-    Mutant(
-        "the flight recorder follows a symbolic link",
-        "managedconsumer/observe/flight.py",
-        '("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")',
-        '("O_CLOEXEC", "O_NONBLOCK")',
-        ("tests/observe/test_flight.py",),
-    ),
-    Mutant(
-        "a line of --config stands in the error",
-        "managedconsumer/cli/_connection.py",
-        'f"{path}, line {number} is not name=value: ',
-        'f"{path}, line {number} is not name=value, but {text}: ',
-        ("tests/test_secrets.py",),
-    ),
-]
-
-MUTANTS = [*RUN, *GROUP, *FETCH, *WIRE, *SPARK, *STORES, *PROGRESS, *ACCELERATOR, *OUTSIDE]
+@ cli/_show.py cli/test_terminal.py
+# a table of a command shows names as they are
+-shown.line(str(value)) for value in row
++str(value) for value in row
+@ observe/drawing.py observe/test_timeline.py
+# a cause is markup in the timeline's page
+-<td>{html(causes(each))}</td>
++<td>{causes(each)}</td>
+@ observe/recorder.py observe/test_timeline.py
+# an event of a file may be of any type
+-        if type(value) not in (int, float) or not least <= value <= most
++        if type(value) in (int, float) and not least <= value <= most
+@ runtime/serving.py observe/test_endpoint.py::test_a_request_has_one_deadline
+# serve(): each byte begins the deadline anew
+-        left = self.began + self._patience() - self._now()
++        left = self._patience()
+@ runtime/serving.py observe/test_endpoint.py::test_who_is_slow_keeps_nobody_else_out
+# serve(): slow clients keep their places
+-_SHORT_PATIENCE if self._full else _PATIENCE
++_PATIENCE
+@ runtime/serving.py observe/test_endpoint.py
+# serve(): any name is answered on 127.0.0.1
+-if self._alone and not all(map(_is_here, hosts)):
++if False:
+@ observe/flight.py observe/test_flight.py
+# the flight recorder follows a symbolic link
+-("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")
++("O_CLOEXEC", "O_NONBLOCK")
+@ cli/_connection.py test_secrets.py
+# a line of --config stands in the error
+-f"{path}, line {number} is not name=value:
++f"{path}, line {number} is not name=value, but {text}:
+""")  # noqa: E501 - a quoted line is as long as it is in its file

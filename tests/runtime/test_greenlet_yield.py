@@ -51,7 +51,7 @@ def test_an_answer_that_comes_without_a_pause(monkeypatch: pytest.MonkeyPatch) -
     import gevent
     from gevent import socket as green
 
-    size, piece, longest, woken = 100_000, 4096, 0.0, 0.0
+    size, piece, awake = 100_000, 4096, 0
 
     def slowly(self: Any, view: Any, *args: Any) -> int:
         """All of the answer is there; to read a piece takes 2 ms."""
@@ -64,11 +64,10 @@ def test_an_answer_that_comes_without_a_pause(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(green.socket, "recv_into", slowly)
 
     def sleep() -> None:
-        nonlocal longest, woken
+        nonlocal awake
         while True:
-            woken = time.monotonic()
             gevent.sleep(SLEEPS)
-            longest = max(longest, time.monotonic() - woken)
+            awake += 1
 
     broker, ours = socket.socketpair()
     with broker, green.socket(fileno=ours.detach()) as sock:
@@ -78,9 +77,9 @@ def test_an_answer_that_comes_without_a_pause(monkeypatch: pytest.MonkeyPatch) -
         transport = make_transport(handler, sock)
         sleeper = gevent.spawn(sleep)
         gevent.sleep(SLEEPS)
-        begun = time.monotonic()
+        before = awake
         frame = transport.receive_frame(lambda four: struct.unpack(">i", four)[0], handler.now() + 30)
-        lasted = time.monotonic() - begun
+        between = awake - before
         sleeper.kill()
     assert len(frame) == size
-    assert max(longest, time.monotonic() - woken) < lasted / 2
+    assert between >= 3  # of the 50 ms a turn is 10 ms, on a machine that is busy longer

@@ -19,12 +19,6 @@ from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler, default_handler
 
 
-@pytest.fixture(params=[ThreadingHandler, pytest.param(GEventHandler, marks=pytest.mark.gevent)])
-def handler(request: pytest.FixtureRequest) -> Handler:
-    made: Handler = request.param()
-    return made
-
-
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as server:

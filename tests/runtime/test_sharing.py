@@ -61,8 +61,12 @@ def silent_to_the_next(broker: SilentProxyBroker, name: str) -> None:
 
 
 def end_silence(broker: SilentProxyBroker) -> None:
-    """The requests that were lost fail now."""
+    """The requests that were lost fail now, and no more are lost."""
     broker.choose = lambda _wire, _name: False
+    fail_the_lost(broker)
+
+
+def fail_the_lost(broker: SilentProxyBroker) -> None:
     for wire in broker.wires:
         if wire.silent:
             with contextlib.suppress(OSError):
@@ -116,9 +120,7 @@ def test_all_hear_what_went_wrong(cluster: Cluster, broker: SilentProxyBroker, h
     several = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC]) for _ in range(4)]
     until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     handler.sleep(0.05)  # all of them wait
-    refuse = broker.choose
-    end_silence(broker)
-    broker.choose = refuse
+    fail_the_lost(broker)  # and the next try is lost, too
     until(lambda: sum(wire.silent for wire in broker.wires) == 2, sleep=handler.sleep)
     end_silence(broker)
     assert all(isinstance(each.over().error, err.KafkaException) for each in several)

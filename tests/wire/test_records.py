@@ -418,15 +418,15 @@ def test_memory_does_not_grow(twin: ModuleType) -> None:
             drain(records_)
             records_.skip_corrupt()
 
-    for _ in range(20):
+    for _ in range(10):
         once()
     gc.collect()
     objects, blocks = len(gc.get_objects()), sys.getallocatedblocks()
-    for _ in range(100):
+    for _ in range(30):
         once()
     gc.collect()
     assert len(gc.get_objects()) - objects < 20
-    assert sys.getallocatedblocks() - blocks < 200
+    assert sys.getallocatedblocks() - blocks < 60
 
 
 @pytest.mark.parametrize("read", [lambda c, n: [next(c) for _ in range(n)], lambda c, n: c.take(n)])
