@@ -27,7 +27,6 @@ ALLOWED = {
     "spark/pageviews.py": {"time", "uuid"},
     # Pauses between attempts and the deadline of each, in a Spark task.
     "spark/decoding/registry.py": {"time"},
-    "spark/decoding/registry_http.py": {"time"},
 }
 ROOMS = ("testing", "cli")  # with their own clocks, and data of their own
 

@@ -26,12 +26,3 @@ def test_kafkas() -> None:
     """The same range as on the front page."""
     readme = (ROOT / "README.rst").read_text(encoding="utf-8")
     assert re.findall(r"(2\.\d+) to (4\.\d+)", readme) == [tuple(versions_of("Kafka"))]
-
-
-def test_the_tests_of_each_proposal_exist() -> None:
-    rows = rows_of(text_of("kips.rst"))
-    assert len(rows) > 20
-    for proposal, _, named in rows:
-        found = re.fullmatch(r"``(tests/[\w/]+\.py)(?:::(\w+))?``", named)
-        assert found is not None, proposal
-        assert f"def {found[2] or 'test_'}" in (ROOT / found[1]).read_text(encoding="utf-8"), named

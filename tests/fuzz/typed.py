@@ -10,7 +10,8 @@ from unittest import mock
 
 import pyarrow as pa
 
-from managedconsumer.spark.decoding import registry, registry_http
+from managedconsumer.runtime.net import https
+from managedconsumer.spark.decoding import registry
 from managedconsumer.spark.decoding.avro_values import AvroDecoder
 from managedconsumer.spark.decoding.formats import ValueFormat
 from managedconsumer.spark.decoding.json_values import JsonDecoder
@@ -141,7 +142,7 @@ class Registries:
         text = json.dumps({**SCHEMA, "fields": [SCHEMA["fields"][1]]})
         decoder: Any = AvroDecoder(ValueFormat("avro", text.encode(), registry="http://user:word@host"))
         answer = (case["status"], case["body"])
-        with mock.patch.object(registry_http, "ask", return_value=answer), mock.patch.object(registry.time, "sleep"):
+        with mock.patch.object(https, "ask", return_value=answer), mock.patch.object(registry.time, "sleep"):
             try:
                 column, bad = decoder.decode(raw)
             except registry.RegistryError as error:

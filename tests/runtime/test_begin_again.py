@@ -37,7 +37,7 @@ def test_the_brokers_are_forgotten_and_asked_for_anew() -> None:
         cluster = Cluster([("127.0.0.1", first.port)], ThreadingHandler())
         try:
             assert list(cluster.refresh(()).brokers) == [1]
-            cluster._kept.close()  # type: ignore[union-attr]
+            cluster.close_idle()
             assert list(cluster.refresh(()).brokers) == [2]  # broker 1 was asked, and sent us away
         finally:
             cluster.close()

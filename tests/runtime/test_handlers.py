@@ -187,7 +187,7 @@ def test_what_fails_in_the_pool_is_raised_and_not_printed(capfd: pytest.CaptureF
 
 
 def test_dialling_connects_by_name(handler: Handler, listener: socket.socket) -> None:
-    sock = net.dial(handler, "localhost", listener.getsockname()[1], timeout=5)
+    sock = net.dial(handler, "localhost", listener.getsockname()[1], timeout=5, hold=net.SocketHold(handler))
     try:
         assert sock.getpeername() == listener.getsockname()
         assert net.is_green(sock) == isinstance(handler, GEventHandler)
@@ -196,7 +196,9 @@ def test_dialling_connects_by_name(handler: Handler, listener: socket.socket) ->
 
 
 def test_dialling_uses_the_source_address(handler: Handler, listener: socket.socket) -> None:
-    sock = net.dial(handler, *listener.getsockname(), timeout=5, source_address=("127.0.0.7", 0))
+    sock = net.dial(
+        handler, *listener.getsockname(), timeout=5, source_address=("127.0.0.7", 0), hold=net.SocketHold(handler)
+    )
     accepted, address = listener.accept()
     accepted.close()
     sock.close()
@@ -218,14 +220,20 @@ class _Resolver(ThreadingHandler):
 def test_every_address_of_a_name_is_tried(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     handler = _Resolver([("127.0.0.2", 1), ("127.0.0.3", 1), ("127.0.0.1", port)])
-    sock = net.dial(handler, "broker.test", port, timeout=5)
+    sock = net.dial(handler, "broker.test", port, timeout=5, hold=net.SocketHold(handler))
     assert sock.getpeername() == ("127.0.0.1", port)
     sock.close()
 
 
 def test_all_failures_are_told(listener: socket.socket) -> None:
     with pytest.raises(net.DialError) as caught:
-        net.dial(_Resolver([("127.0.0.2", 1), ("127.0.0.3", 1)]), "broker.test", 9, timeout=5)
+        net.dial(
+            _Resolver([("127.0.0.2", 1), ("127.0.0.3", 1)]),
+            "broker.test",
+            9,
+            timeout=5,
+            hold=net.SocketHold(ThreadingHandler()),
+        )
     assert "127.0.0.2:1: connection refused" in str(caught.value)
     assert "127.0.0.3:1: connection refused" in str(caught.value)
 
@@ -249,20 +257,20 @@ def test_an_address_that_swallows_packets_leaves_time_for_the_next(
     listener: socket.socket, black_hole: tuple[str, int]
 ) -> None:
     handler = _Resolver([black_hole, listener.getsockname()])
-    net.dial(handler, "broker.test", 9, timeout=0.6).close()
+    net.dial(handler, "broker.test", 9, timeout=0.6, hold=net.SocketHold(handler)).close()
 
 
 def test_dialling_keeps_its_deadline(handler: Handler, black_hole: tuple[str, int]) -> None:
     start = time.monotonic()
     with pytest.raises(net.DialError, match="no answer in time"):
-        net.dial(handler, *black_hole, timeout=0.1)
+        net.dial(handler, *black_hole, timeout=0.1, hold=net.SocketHold(handler))
     assert time.monotonic() - start < 5
 
 
 def test_a_silent_resolver_is_left_behind() -> None:
     start = time.monotonic()
     with pytest.raises(socket.gaierror, match=r"no answer within 0\.1 s"):
-        net.dial(_Resolver([], delay=3), "broker.test", 9, timeout=0.1)
+        net.dial(_Resolver([], delay=3), "broker.test", 9, timeout=0.1, hold=net.SocketHold(ThreadingHandler()))
     assert time.monotonic() - start < 2
 
 
@@ -327,7 +335,7 @@ def test_monkey_patched_process(name: str) -> None:
                 gevent.sleep(0.005)
         ticker = gevent.spawn(tick)
         with socket.create_server(("127.0.0.1", 0)) as server:
-            sock = net.dial(handler, "localhost", server.getsockname()[1], 5)
+            sock = net.dial(handler, "localhost", server.getsockname()[1], 5, hold=net.SocketHold(handler))
             assert net.is_green(sock), type(sock)
             sock.close()
         handler.sleep(0.3)

@@ -14,12 +14,12 @@ import pyarrow as pa
 import pytest
 
 from managedconsumer.errors import ConfigurationError
+from managedconsumer.runtime.net.https import MOST_BYTES, ElsewhereError, _SameOrigin
 from managedconsumer.spark.decoding import registry as module
 from managedconsumer.spark.decoding.avro_values import AvroDecoder
 from managedconsumer.spark.decoding.decoders import parse_format
 from managedconsumer.spark.decoding.formats import ValueFormat
 from managedconsumer.spark.decoding.registry import RegistryError, newest_schema, schema_of
-from managedconsumer.spark.decoding.registry_http import MOST_BYTES, ElsewhereError, _SameOrigin
 from tests.spark.registries import Answer, Registry, framed
 
 pytest.importorskip("fastavro")

@@ -122,7 +122,7 @@ def check_url(registry: str) -> SplitResult:
 def _get(registry: str, path: str) -> Schema | None:
     """Ask the registry, again after transient errors. None: it says that it has no such schema."""
     # Each reader and worker of Spark imports this file. Most have no registry, and urllib.request takes 25 ms of CPU.
-    from managedconsumer.spark.decoding.registry_http import ElsewhereError, ask
+    from managedconsumer.runtime.net.https import ElsewhereError, ask
 
     parts = check_url(registry)
     headers = {"Accept": "application/vnd.schemaregistry.v1+json"}
