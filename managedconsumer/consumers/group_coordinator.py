@@ -25,8 +25,7 @@ from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import IN_GROUP, MemberState
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
-from managedconsumer.runtime.engine.group_log import GroupLog
-from managedconsumer.runtime.engine.troubles import Troubles
+from managedconsumer.runtime.engine.troubles import GroupLog, Troubles
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.wire.protocol import schemas

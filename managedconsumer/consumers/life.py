@@ -22,8 +22,7 @@ from managedconsumer.coordinator.requests import NOTHING_YET
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.engine.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.engine.commits.committer import MemberIdentity
-from managedconsumer.runtime.engine.group_log import GroupLog
-from managedconsumer.runtime.engine.troubles import GROUP
+from managedconsumer.runtime.engine.troubles import GROUP, GroupLog
 from managedconsumer.runtime.engine.watchdog import ProcessingWatchdog
 from managedconsumer.runtime.lease import Lease
 from managedconsumer.runtime.member import GroupMember

@@ -20,8 +20,7 @@ from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.history import History
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.offsets import COMMIT
-from managedconsumer.runtime.engine.group_log import GroupLog
-from managedconsumer.runtime.engine.troubles import GROUP, Troubles
+from managedconsumer.runtime.engine.troubles import GROUP, GroupLog, Troubles
 from managedconsumer.runtime.member_beside import BesideMember
 from managedconsumer.spark.protocols import How
 from managedconsumer.spark.sharing import SharingLog, group_members, subscribed

@@ -8,8 +8,7 @@ from managedconsumer import errors as err
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import FetchCollector
 from managedconsumer.logs import LogFields
-from managedconsumer.runtime.engine.life import Ending, Life, State
-from managedconsumer.runtime.engine.locks import Locks
+from managedconsumer.runtime.engine.life import Ending, Life, Locks, State
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 
 

@@ -14,8 +14,7 @@ from managedconsumer.fetch.plan import recreated
 from managedconsumer.logs import LogFields
 from managedconsumer.partition_state import checked_offset
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.engine.life import Life
-from managedconsumer.runtime.engine.locks import Locks
+from managedconsumer.runtime.engine.life import Life, Locks
 from managedconsumer.runtime.engine.troubles import METADATA, Troubles
 from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import SubscriptionState

@@ -18,7 +18,7 @@ from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.delivery import Delivery
 from managedconsumer.runtime.engine.fetching.fetch_pool import FetchPool
-from managedconsumer.runtime.engine.locks import Locks
+from managedconsumer.runtime.engine.life import Locks
 from managedconsumer.runtime.engine.positions import PositionWorker
 from managedconsumer.runtime.engine.progress_tracker import ProgressTracker
 from managedconsumer.runtime.waiting import forks
