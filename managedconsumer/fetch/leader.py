@@ -315,11 +315,15 @@ class LeaderFetch:
         self._buffer.moves += 1
         return [Signal.SOURCES_CHANGED]
 
-    def failed_over(self, plan: fp.FetchPlan, snapshot: ClusterSnapshot) -> Sequence[FetchEvent]:
-        """Apply new metadata after a failure: partitions with another leader by now need not wait."""
-        plan.ask_new_leaders(self.key[0], snapshot)
-        self._buffer.moves += 1
-        return [Signal.SOURCES_CHANGED]
+    def released(self, plan: fp.FetchPlan, snapshot: ClusterSnapshot) -> Sequence[FetchEvent]:
+        """Note that ``plan`` is not in flight any more: other workers may wait for its memory or its partitions.
+
+        A leader may have changed meanwhile. Its worker has seen the partition in flight here, and sleeps.
+        """
+        if plan.ask_new_leaders(self.key[0], snapshot):
+            self._buffer.moves += 1
+            return [Signal.SOURCES_CHANGED]
+        return [Signal.BUDGET_FREED] if self._buffer.budget.waiting else ()
 
     # -- responses --------------------------------------------------------------------------------------
 

@@ -174,11 +174,14 @@ class FetchPlan:
                 leave_replica(line.queue, now)
                 line.queue.retry_at = 0.0
 
-    def ask_new_leaders(self, node: int, cluster: ClusterSnapshot) -> None:
-        """``node`` has failed: partitions with another leader by now need not wait for its recovery."""
-        for line in self.lines:
-            if line.queue.version == line.version and source_node(line.queue, cluster) != node:
-                line.queue.retry_at = 0.0
+    def ask_new_leaders(self, node: int, cluster: ClusterSnapshot) -> bool:
+        """Partitions with another leader than ``node`` by now need not wait for it; True if there are any."""
+        moved = False
+        if cluster is not self._cluster:  # else no leader has changed: this is asked after each response
+            for line in self.lines:
+                if line.queue.version == line.version and source_node(line.queue, cluster) != node:
+                    line.queue.retry_at, moved = 0.0, True
+        return moved
 
     def separate(self) -> Line | None:
         """Return the partition whose response is too large to receive. None: it is not known, and each is fetched alone

@@ -193,6 +193,32 @@ def test_a_partition_that_another_broker_leads_leaves_nothing_to_ask() -> None:
     assert worker.mind.state is FetchState.ENDED
 
 
+@pytest.mark.parametrize("how", ["answered", "refused", "cancelled", "too large"])
+def test_the_worker_of_a_new_leader_is_woken_when_the_old_one_releases_the_partition(how: str) -> None:
+    """Metadata came while the request was in flight: the new leader's worker found the partition taken, and sleeps."""
+    worker = Worker()
+    worker.quiet()
+    plan, _ = worker.sends()
+    there = LeaderFetch((2, 0), worker.kit.buffer, LIMITS, Backoff(0.1, 1.0, lambda: 0.5))
+    before, worker.snapshot = worker.snapshot, cluster({0: 1, 1: 2})
+    assert there.next_request(worker.snapshot, worker.now)[0] is None
+    assert there.next_deadline(worker.snapshot, worker.now) > 1.0
+    if how == "cancelled":
+        worker.kit.buffer.budget.ask("another", 1 << 20, 1 << 20, 0)
+        assert not worker.mind.look_again()
+        assert worker.mind.failed(plan, err.SocketDisconnectedError("closed"), worker.now) is None
+        worker.kit.buffer.budget.leave("another")
+    elif how == "too large":
+        assert worker.mind.too_large(plan, err.FrameTooLargeError("too large", 1000, 2000)) == ()
+    else:
+        worker.answer(plan, p1={"error_code": 6} if how == "refused" else {"records": batch(0, 1)})
+    assert worker.mind.released(plan, before) == ()
+    assert worker.mind.released(plan, worker.snapshot) == [Signal.SOURCES_CHANGED]
+    found, _ = there.next_request(worker.snapshot, worker.now)
+    assert found is not None
+    assert [line.queue.tp for line in found.lines] == [tp(1)]
+
+
 def test_a_request_is_lent_only_if_it_is_the_last_one_again_and_a_thread_had_nothing_to_do() -> None:
     worker = Worker()
     plan, _ = worker.sends()

@@ -262,12 +262,12 @@ class TestAnotherLeader:
 
     def test_where_another_broker_leads_by_now_nothing_waits(self) -> None:
         kit = Kit()
-        self._resting(kit).ask_new_leaders(0, _cluster())  # broker 1 leads
+        assert self._resting(kit).ask_new_leaders(0, _cluster())  # broker 1 leads
         assert kit.queue().retry_at == 0.0
 
     def test_where_the_same_broker_leads_its_recovery_is_waited_for(self) -> None:
         kit = Kit()
-        self._resting(kit).ask_new_leaders(1, _cluster())
+        assert not self._resting(kit).ask_new_leaders(1, _cluster())
         assert kit.queue().retry_at == 50.0
 
     def test_a_partition_that_has_moved_on_is_left_alone(self) -> None:
@@ -275,7 +275,7 @@ class TestAnotherLeader:
         made = self._resting(kit)
         kit.buffer.restart(tp(0))
         kit.queue().retry_at = 60.0
-        made.ask_new_leaders(0, _cluster())
+        assert not made.ask_new_leaders(0, _cluster())
         assert kit.queue().retry_at == 60.0
 
 

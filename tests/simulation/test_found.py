@@ -343,6 +343,8 @@ FOUND = {
     "a thread is interrupted with what was lent to it": (5476, 18225, 19870),
     # That partition's messages counted as queued from there on, and it was never fetched again.
     "memory runs out while a batch turns to the next partition": (39139,),
+    # The new leader's worker had found the partition in flight, and slept on when the old one's released it.
+    "an old leader answers after the news of another leader": (43029, 47498),
 }
 
 
@@ -350,6 +352,31 @@ FOUND = {
 def test_seeds_that_failed_once(what: str, seed: int) -> None:
     trace = simulate(seed)
     assert trace.ok, trace
+
+
+def test_a_new_leader_is_asked_although_the_old_one_had_the_partition_in_flight() -> None:
+    """The old leader's worker then waits for metadata; nobody woke the new leader's, which slept for five seconds."""
+    plan = Plan(seed=1, members=1, topics={"t": 2}, nodes=4, fault_rate=0.0, duration=10.0)
+    world = World(plan, record=True)
+    logs = world.brokers.logs
+    asked: list[float] = []
+
+    def choose(_process: Process, api: schemas.Api) -> Fault:
+        if api is not schemas.METADATA or world.kernel.now < START + 3.0:
+            return NO_FAULT
+        asked.append(world.kernel.now)
+        return NO_FAULT if len(asked) == 1 else Fault("lost answer")
+
+    def move() -> None:
+        logs[TP].leader = 4
+        world.brokers.append(TP, 1)  # its old leader answers at once, that of the other one later
+        logs[OTHER].leader = 3
+
+    world.kernel.at(START + 3.0, move)
+    world.network.choose = choose
+    trace = world.run()
+    assert trace.ok, trace
+    assert len(asked) > 1
 
 
 def test_where_the_log_ends_is_asked_again_although_the_group_rebalances() -> None:

@@ -384,12 +384,10 @@ class Cluster:
 
     def learn_leaders(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], endpoints: Iterable[Mapping[str, Any]]
-    ) -> bool:
-        """Take ``leaders`` over that a Fetch response names (KIP-951); True if one of them is new."""
+    ) -> None:
+        """Take ``leaders`` over that a Fetch response names (KIP-951)."""
         with self._lock:
-            before = self.snapshot
-            self.snapshot = with_leaders(before, leaders, endpoints)
-            return self.snapshot is not before
+            self.snapshot = with_leaders(self.snapshot, leaders, endpoints)
 
     def refresh_if_same(
         self, seen: ClusterSnapshot, topics: Iterable[str] | None, timeout: float | None = None

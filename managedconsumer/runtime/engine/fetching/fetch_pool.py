@@ -184,11 +184,6 @@ class FetchPool:
                 if fetcher.leader.state is not before and fetcher.connection is not None:
                     fetcher.connection.close()
 
-    def _wake_waiting(self) -> None:
-        """Wake the workers that wait for memory: a request has released its reservation. The lock is held."""
-        if self._engine.buffer.budget.waiting:
-            self._engine.not_full.notify_all()
-
     def _tell(self, fetcher: Fetcher) -> None:
         """Wake the consuming threads if there are new messages or errors for them."""
         if fetcher.leader.must_wake:
@@ -233,37 +228,33 @@ class FetchPool:
         with engine.lock:
             events = leader.too_large(plan, error) if isinstance(error, err.FrameTooLargeError) else None
             if events is not None:
-                self._carry_out(events)
-                self._wake_waiting()
+                self._carry_out([*leader.released(plan, engine.cluster.snapshot), *events])
                 return
         if connection is not None:
             connection.close()
         with engine.lock:
             events = leader.failed(plan, error, engine.handler.now())
-            self._carry_out(events or ())
-            self._wake_waiting()
+            self._carry_out([*leader.released(plan, engine.cluster.snapshot), *(events or ())])
         if events is None or engine.life.closed:
             return
         engine.troubles.note((FETCH, *leader.key), f"fetching failed: {error}")
         engine.refresh_metadata()
         with engine.lock:
-            self._carry_out(leader.failed_over(plan, engine.cluster.snapshot))
+            self._carry_out(leader.released(plan, engine.cluster.snapshot))
 
     def _deliver(self, fetcher: Fetcher, plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
         """Decode the response without the lock, then take it over under the lock once."""
         engine, leader = self._engine, fetcher.leader
         results = fp.read_answer(plan, answer, self.limits)
-        moved = fp.new_leaders(results)
-        learnt = bool(moved) and engine.cluster.learn_leaders(moved, answer.get("node_endpoints", ()))
+        if moved := fp.new_leaders(results):
+            engine.cluster.learn_leaders(moved, answer.get("node_endpoints", ()))
         with engine.mutex:
             waiting = engine.sitting > 0 or (engine.inline is not None and engine.inline.inside)
             now, cluster = engine.handler.now(), engine.cluster
             leaders_again = now + cluster.metadata_max_age
             events = leader.receive(plan, results, cluster.snapshot, now, leaders_again=leaders_again, waiting=waiting)
-            self._wake_waiting()
+            self._carry_out(leader.released(plan, cluster.snapshot))
             stale = bool(events) and self._carry_out(events)
-            if learnt:
-                self._carry_out(leader.failed_over(plan, cluster.snapshot))
         retried = [result for result in results if result.outcome is fp.Outcome.RETRY]
         if retried:
             tp = retried[0].queue.tp
