@@ -19,6 +19,8 @@ RATES = (10, 100, 500, 5_000, 50_000)
 RATED = [LONE[0], LONE[1], LONE[4], LONE[7]]
 #: Up to this rate each message comes alone: what is the least that it costs in Python?
 LIMIT, ALONE = Probe("limit", "limit"), 500
+#: Seconds of each rate that do not count; more up to _SLOW messages a second, for a KIP-848 member's first heartbeats.
+_WARM, _LONG_WARM, _SLOW = 1.0, 9.0, 10
 
 
 class Pacer:
@@ -112,7 +114,7 @@ def _rate_for(bench: Bench) -> float:
 
 def rates_seconds(bench: Bench) -> float:
     """What the section is expected to take."""
-    return bench.runs * len(RATES) * len(RATED) * (_rate_for(bench) + 2.5)
+    return bench.runs * len(RATED) * (len(RATES) * (_rate_for(bench) + 2.5) + _LONG_WARM - _WARM)
 
 
 def rates(bench: Bench) -> None:
@@ -125,9 +127,10 @@ def rates(bench: Bench) -> None:
     for number in range(bench.runs):
         for rate in RATES:
             for probe in shuffled(rated[rate], number):
-                more = {"count": PARTITIONS, "seconds": seconds}
-                written = int(rate * (seconds + bench.patience))
+                warm = _WARM if rate > _SLOW else _LONG_WARM
+                more = {"count": PARTITIONS, "seconds": seconds, "warm": warm}
+                written = int(rate * (seconds + warm + bench.patience))
                 one = partial(
-                    *(_one_paced, bench, probe, bench.brokers[probe.kafka]), "rate", rate, written, seconds, more
+                    *(_one_paced, bench, probe, bench.brokers[probe.kafka]), "rate", rate, written, seconds + warm, more
                 )
-                bench.attempt("rates", rows[f"{probe.name}, {rate:,}/s"], one, seconds + 2.5)
+                bench.attempt("rates", rows[f"{probe.name}, {rate:,}/s"], one, seconds + warm + 1.5)
