@@ -35,6 +35,11 @@ class IcebergStore(VersionedStore):
         need("IcebergStore", "pyiceberg", "iceberg")
         super().__init__(patience_ms=patience_ms, use_greenlets=use_greenlets)
         self._table = table
+        engine = getattr(table.catalog, "engine", None)
+        if type(engine).__module__.startswith("sqlalchemy."):
+            from sqlalchemy import event
+
+            event.listen(engine, "reset", _roll_back)
 
     def __repr__(self) -> str:
         return f"<IcebergStore {'.'.join(self._table.name())}>"
@@ -118,6 +123,15 @@ def _valid(metadata: Any, name: str, text: str) -> Row:
         return row
     past = next((each for each in line if each is not None), None)
     return row.back_at(None if past is None else Row(*json.loads(past)))
+
+
+def _roll_back(connection: Any, *_: object) -> None:
+    """A connection goes back to the pool of the catalog's database.
+
+    SQLAlchemy (2.0, 2.1) does not roll back where COMMIT failed, as SQLite's does while another process reads. The next
+    look by that connection would find the change that nobody has committed, and only then would it be rolled back.
+    """
+    connection.rollback()
 
 
 def commit(version: Any, transaction: Any) -> bool:

@@ -35,6 +35,7 @@ def make(kind: str, where: str) -> None:
 
 
 def open_store(kind: str, where: str, **more: Any) -> Store:
+    """``more``: options of the store; ``busy``: see :func:`_catalog`."""
     if kind == "directory":
         return DirectoryStore(where, **more)
     if kind == "delta":
@@ -44,7 +45,7 @@ def open_store(kind: str, where: str, **more: Any) -> Store:
     if kind == "iceberg":
         from managedconsumer.stores import IcebergStore
 
-        return IcebergStore(_catalog(where).load_table("shop.orders"), **more)
+        return IcebergStore(_catalog(where, more.pop("busy", 1)).load_table("shop.orders"), **more)
     return _sql_store(kind, where, **more)
 
 
@@ -66,10 +67,11 @@ def _schema() -> Any:
     return pa.schema([("number", pa.int64()), ("place", pa.int64())])
 
 
-def _catalog(where: str) -> Any:
+def _catalog(where: str, busy: int = 1) -> Any:
+    """``busy``: how long (seconds) SQLite waits for a lock."""
     from pyiceberg.catalog.sql import SqlCatalog
 
-    return SqlCatalog("test", uri=f"sqlite:///{where}/catalog?timeout=1", warehouse=f"file://{where}/warehouse")
+    return SqlCatalog("test", uri=f"sqlite:///{where}/catalog?timeout={busy}", warehouse=f"file://{where}/warehouse")
 
 
 def write(handle: Any, batch: list[Any]) -> None:

@@ -47,6 +47,17 @@ def locked(where: Path) -> Iterator[None]:
     connection.close()
 
 
+@contextmanager
+def being_read(where: Path) -> Iterator[None]:
+    """Another process stands still while it reads the catalog: changes are possible, and COMMIT is refused."""
+    connection = sqlite3.connect(where / "catalog", isolation_level=None)
+    connection.execute("begin")
+    connection.execute("select * from iceberg_tables").fetchall()
+    yield
+    connection.execute("rollback")
+    connection.close()
+
+
 AWAY: dict[str, list[Callable[[Path], Any]]] = {"directory": [moved], "delta": [moved], "iceberg": [moved, locked]}
 
 
@@ -72,6 +83,31 @@ def test_files_that_are_away_for_a_while(kind: str, tmp_path: Path) -> None:
         end += 2
     assert sorted(kinds.stored(kind, str(where))) == [(0, n) for n in range(end)]
     assert store.load("g", [TP]) == {TP: end}
+
+
+@pytest.mark.slow
+def test_what_the_catalog_did_not_commit_does_not_count(tmp_path: Path) -> None:
+    """A frozen reader: the store waits, and does not take its own open transaction for a committed one."""
+    pytest.importorskip("pyiceberg")
+    where = tmp_path / "store"
+    kinds.make("iceberg", str(where))
+    other = kinds.open_store("iceberg", str(where))
+    store = kinds.open_store("iceberg", str(where), patience_ms=200, busy=0)
+    store.claim("g", [TP], 1, "m")
+    store.save(messages(0, 3), kinds.write)
+    with being_read(where):
+        for call in (
+            lambda: store.save(messages(3, 5), kinds.write),
+            lambda: store.claim("g", [TP], 2, "n"),
+        ):
+            with pytest.raises(Exception, match="database is locked"):
+                call()
+            # No lock is left behind: others can read.
+            assert other.load("g", [TP]) == store.load("g", [TP]) == {TP: 3}
+    store.save(messages(3, 5), kinds.write)
+    store.claim("g", [TP], 2, "n")
+    assert sorted(kinds.stored("iceberg", str(where))) == [(0, n) for n in range(5)]
+    assert other.load("g", [TP]) == {TP: 5}
 
 
 @pytest.mark.slow
