@@ -120,7 +120,7 @@ def test_callback(run: Callable[..., str], tmp_path: Path) -> None:
 
 def test_lifecycle(run: Callable[..., str]) -> None:
     lines = run("lifecycle").splitlines()
-    assert lines[1].startswith("stable, generation 1")
+    assert lines[1].startswith("stable, generation ")
     assert lines[2] == "lag {0: 10, 1: 10}"
     assert lines[3].startswith("first message ")
     assert lines[4].split()[-1] == lines[3].split()[2].rstrip(",")

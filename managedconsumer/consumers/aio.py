@@ -28,8 +28,9 @@ _SLICE = 0.01
 class AsyncReader:
     """Iterates over a consumer's messages on an event loop; made by ``async for``."""
 
-    def __init__(self, session: Session, reader: Reader) -> None:
-        self._session, self._engine, self._reader = session, session.engine, reader
+    def __init__(self, session: Session, reader: Reader, consumer: object) -> None:
+        """``consumer``: kept alive by this object, as one to which nobody refers is stopped."""
+        self._session, self._engine, self._reader, self._consumer = session, session.engine, reader, consumer
         import asyncio  # here, as few consume from a loop and importing it takes long
 
         self._current_task = asyncio.current_task

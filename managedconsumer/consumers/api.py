@@ -188,7 +188,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
 
     def __aiter__(self) -> AsyncReader:
         """``async for message in consumer``: like iterating, without blocking the event loop."""
-        return AsyncReader(self._session, self._reader)
+        return AsyncReader(self._session, self._reader, self)
 
     async def consume_batch_async(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
         """:meth:`consume_batch` on an event loop, which it does not block; raises the same.

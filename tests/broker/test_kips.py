@@ -76,7 +76,7 @@ def test_a_fetch_names_only_what_has_changed(kafka: DevBroker, topic: Topic) -> 
     with SimpleConsumer(name, kafka.bootstrap, consumer_timeout_ms=10_000) as consumer:
         for _ in range(20):
             assert consumer.consume() is not None
-        until(lambda: all(fetcher.leader._session.alive for fetcher in fetchers(consumer)))
+        until(lambda: all(fetcher.leader._session.id for fetcher in fetchers(consumer)))
         consumer.pause(0)
         consumer.seek(1, 3)
         write(kafka, name, 4, 1, start=5)
@@ -84,7 +84,7 @@ def test_a_fetch_names_only_what_has_changed(kafka: DevBroker, topic: Topic) -> 
         assert got == [(1, 3), (1, 4), (1, 5), (2, 5), (3, 5)]
         consumer.resume(0)
         assert consumer.consume().partition_id == 0
-        assert all(fetcher.leader._session.alive for fetcher in fetchers(consumer))
+        assert all(fetcher.leader._session.id for fetcher in fetchers(consumer))
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

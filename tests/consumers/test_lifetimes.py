@@ -85,6 +85,7 @@ def test_async_for_over_a_temporary(broker: MemoryBroker) -> None:
         got = []
         async for message in simple(broker):
             got.append(message.offset)
+            gc.collect()
             if len(got) == COUNT:
                 break
         return got

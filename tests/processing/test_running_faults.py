@@ -71,7 +71,7 @@ def test_a_process_that_stands_still_loses_its_partitions_and_nothing_else(
         frozen.send_signal(signal.SIGSTOP)
         until(lambda: not broker.members("billing"), LONG)
         before, seen = committed(broker), []  # type: ignore[var-annotated]
-        heir = Going(member(), lambda message: seen.append(message.offset))
+        heir = Going(member(group_protocol="classic"), lambda message: seen.append(message.offset))
         until(lambda: committed(broker) == 200, LONG)
         frozen.send_signal(signal.SIGCONT)
         until(lambda: len(broker.members("billing")) == 2, LONG)

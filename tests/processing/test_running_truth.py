@@ -157,7 +157,8 @@ def test_nobody_else_consumes_while_a_run_goes_on(broker: MemoryBroker, member: 
     consumer.start()
     thread = threading.Thread(target=wait)
     thread.start()
-    until(lambda: consumer._session.engine.assignment.sitting, LONG)
+    engine = consumer._session.engine
+    until(lambda: engine.assignment.sitting or (engine.inline is not None and engine.inline.inside), LONG)
     going = Going(consumer, lambda _message: None, commit_ms=20)
     thread.join(LONG)
     assert isinstance(waiting[0], err.ConcurrentUseError), "one that waits already is told"

@@ -80,6 +80,11 @@ def receives(consumer: Any) -> bool:
     return any(wire.inside for wire in wires(consumer))
 
 
+def waits(consumer: Any) -> bool:
+    """A thread waits for messages; it or the worker receives them."""
+    return bool(state(consumer).assignment.sitting) or receives(consumer)
+
+
 def one_after_the_other(broker: MemoryBroker, reader: Reader, count: int, start: int = 0) -> None:
     for number in range(start, start + count):
         until(lambda: receives(reader.consumer))
@@ -91,7 +96,7 @@ def one_after_the_other(broker: MemoryBroker, reader: Reader, count: int, start:
 def reader(broker: MemoryBroker, make: Callable[..., Any]) -> Reader:
     """A thread that has read "first" and waits for the answer itself."""
     reader = Reader(make())
-    until(lambda: state(reader.consumer).assignment.sitting)
+    until(lambda: waits(reader.consumer))
     broker.produce(TOPIC, [b"first"])
     until(lambda: receives(reader.consumer))
     return reader
@@ -144,9 +149,7 @@ def test_the_worker_goes_on_when_the_thread_stays_away(
 ) -> None:
     monkeypatch.setattr(inline, "_MISSED", 0.05)
     consumer = make()
-    sender = threading.Thread(
-        target=lambda: (until(lambda: state(consumer).assignment.sitting), broker.produce(TOPIC, [b"0"]))
-    )
+    sender = threading.Thread(target=lambda: (until(lambda: waits(consumer)), broker.produce(TOPIC, [b"0"])))
     sender.start()
     assert consumer.consume().value == b"0"
     sender.join()
@@ -164,7 +167,7 @@ def test_a_seek_while_the_thread_works_is_followed_at_once(
     monkeypatch.setattr(inline, "_MISSED", 0.02 if far else 600.0)
     consumer = make()
     reader = Reader(consumer)
-    until(lambda: state(consumer).assignment.sitting)
+    until(lambda: waits(consumer))
     for number in range(4):
         broker.produce(TOPIC, [b"%d" % number], partition=0)
         until(lambda number=number: len(reader.seen) == number + 1)  # type: ignore[misc]
@@ -280,7 +283,7 @@ def test_a_signals_handler_interrupts_the_wait(broker: MemoryBroker, make: Calla
         raise Interrupted
 
     def send() -> None:
-        until(lambda: state(consumer).assignment.sitting)
+        until(lambda: waits(consumer))
         broker.produce(TOPIC, [b"0"])
         until(lambda: receives(consumer))
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
@@ -320,7 +323,7 @@ def test_a_signals_handler_uses_the_consumer_that_waits(
         broker.produce(TOPIC, [b"2"], partition=0)
 
     def send() -> None:
-        until(lambda: state(consumer).assignment.sitting)
+        until(lambda: waits(consumer))
         broker.produce(TOPIC, [b"0"], partition=0)
         until(lambda: receives(consumer))
         until(lambda: any(wire.inside and wire.rounds for wire in wires(consumer)))
@@ -352,7 +355,7 @@ def test_a_message_comes_while_another_thread_looks_at_the_positions(broker: Mem
 def test_what_is_finished_is_committed_and_nothing_else(broker: MemoryBroker, make: Callable[..., Any]) -> None:
     consumer = make(ManagedBalancedConsumer, "group", auto_commit_enable=True, auto_commit_interval_ms=100)
     reader = Reader(consumer)
-    until(lambda: state(consumer).assignment.sitting)
+    until(lambda: waits(consumer))
     for number in range(10):
         broker.produce(TOPIC, [b"%d" % number], partition=0)
         until(lambda number=number: len(reader.seen) == number + 1)  # type: ignore[misc]
