@@ -53,7 +53,6 @@ class Admin:
     def close(self) -> None:
         """Close the connections. A later request connects again."""
         self._pool.close_idle()
-        self._offsets.close()
 
     # -- groups -------------------------------------------------------------------------------------------
 

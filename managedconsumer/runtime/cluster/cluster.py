@@ -373,7 +373,8 @@ class Cluster:
     def _begin_again(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Ask at the bootstrap addresses alone, as the broker that was asked wishes (KIP-1102)."""
         log.info("the brokers send us to the bootstrap addresses, %s", self.address)
-        while (connection := self._idle.take(None)) is not None:
+        for connection in self._idle.take_all():
+            self._connections.remove(connection)
             connection.close()
         with self._lock:
             self.snapshot = self.snapshot._replace(brokers=MappingProxyType({}))
