@@ -155,33 +155,34 @@ def test_a_store_moves_offsets_with_the_output(broker: MemoryBroker, make: Calla
     assert len(output(broker, committed=False)) > 40
 
 
-def test_a_member_that_was_evicted_commits_nothing(broker: MemoryBroker, make: Callable[..., Any]) -> None:
+@pytest.fixture
+def attached(broker: MemoryBroker, make: Callable[..., Any]) -> Iterator[tuple[KafkaStore, Any, list[Any]]]:
+    """A store, the consumer to which it is attached, and a batch of that."""
     broker.produce(TOPIC, numbers(5), partition=0)
     store = KafkaStore(make(), patience_ms=10_000)
     with consumer_of(broker, "classic") as consumer:
         store.attach(consumer)
         consumer.start()
-        batch = until(lambda: consumer.consume_batch(5, 1000))
-        with pytest.raises(FencedStoreError), store.transaction(batch) as handle:
-            write(handle, batch)
-            broker.evict(GROUP)
-        assert output(broker) == []
-        assert broker.committed(GROUP) == {}
+        yield store, consumer, until(lambda: consumer.consume_batch(5, 1000))
 
 
-def test_offsets_of_an_open_transaction_are_unstable(broker: MemoryBroker, make: Callable[..., Any]) -> None:
+def test_a_member_that_was_evicted_commits_nothing(broker: MemoryBroker, attached: Any) -> None:
+    store, _, batch = attached
+    with pytest.raises(FencedStoreError), store.transaction(batch) as handle:
+        write(handle, batch)
+        broker.evict(GROUP)
+    assert output(broker) == []
+    assert broker.committed(GROUP) == {}
+
+
+def test_offsets_of_an_open_transaction_are_unstable(broker: MemoryBroker, attached: Any) -> None:
     """A reader that requires stable offsets waits for the end of the transaction (KIP-447)."""
-    broker.produce(TOPIC, numbers(5), partition=0)
-    store = KafkaStore(make(), patience_ms=10_000)
-    with consumer_of(broker, "classic") as consumer:
-        store.attach(consumer)
-        consumer.start()
-        batch = until(lambda: consumer.consume_batch(5, 1000))
-        tp = TopicPartition(TOPIC, 0)
-        with store.transaction(batch) as handle:
-            write(handle, batch)
-            store._producing.send_offsets({tp: OffsetAndMetadata(3)}, consumer.group_metadata())
-            with pytest.raises(err.UnstableOffsetCommit):
-                consumer.group_offsets.committed([tp], 0.2)
-            assert broker.committed(GROUP) == {}
-        assert broker.committed(GROUP)[tp] == 5
+    store, consumer, batch = attached
+    tp = TopicPartition(TOPIC, 0)
+    with store.transaction(batch) as handle:
+        write(handle, batch)
+        store._producing.send_offsets({tp: OffsetAndMetadata(3)}, consumer.group_metadata())
+        with pytest.raises(err.UnstableOffsetCommit):
+            consumer.group_offsets.committed([tp], 0.2)
+        assert broker.committed(GROUP) == {}
+    assert broker.committed(GROUP)[tp] == 5
