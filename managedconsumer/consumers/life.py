@@ -18,7 +18,7 @@ from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator import handover as ho
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
-from managedconsumer.coordinator.requests import NOTHING_YET
+from managedconsumer.coordinator.requests import NOTHING_YET, assignment_is_due
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.engine.callbacks import CallbackNotDelivered, ListenerCalls
 from managedconsumer.runtime.engine.commits.committer import MemberIdentity
@@ -133,6 +133,21 @@ class GroupLife:
         if self._idle_since is not None and member.state is MemberState.STABLE:
             self._tell_why_idle(self._idle_since)
         return True
+
+    def assignment_is_due(self) -> bool:
+        """True if this is a KIP-848 member without partitions for which the broker has some that nobody else holds."""
+        engine = self.engine
+        busy = engine.delivery.tasks_waiting or engine.life.no_more or not engine.life.running
+        if self._idle_since is None or busy or engine.life.stop_wanted:
+            return False
+        if engine.subscription.assignment:  # which is being taken over
+            return True
+        try:
+            (group,) = self.member.describe_group(modern=True)["groups"]
+        except err.KafkaException as problem:  # not allowed, or no coordinator now: start() only returns earlier
+            log.debug("group %s: ConsumerGroupDescribe failed: %s", engine.group_id, problem, extra=engine.log_fields())
+            return False
+        return not group["error_code"] and assignment_is_due(group, self.member.generation.member_id)
 
     def _tell_why_idle(self, since: float) -> None:
         """Log once why this member may have had no partition yet."""
@@ -344,6 +359,8 @@ class GroupLife:
             self.engine.assignment.release(step.share)
         self._log.note("handed out", step.generation, step.share)
         self.assignments += 1
+        if step.share:
+            self._idle_since = None
         self._log.taken_over()
         return True
 

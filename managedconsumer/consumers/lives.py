@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 # How long (ms) the coordinator may take to describe the group.
 _DESCRIBE_MS = 2000
+# How long (seconds) start() waits for an assignment that a KIP-848 broker has not computed yet.
+_ASSIGNING_SECONDS = 5.0
 # A starting consumer fails when this many lives in a row were refused and the next, a classic one, is refused, too.
 _MOST_REFUSALS = 2
 # The longest pause (seconds) between two refused lives.
@@ -90,6 +92,7 @@ class GroupLives:
         self._refused.succeed()
         self._begin()
         wait_for_first_assignment(lambda: self.current, session.engine, patience)
+        wait_while_assigning(lambda: self.current, session.engine)
 
     def hurry(self) -> None:
         """End a start in progress: before there is a member it waits for metadata, perhaps of a silent broker."""
@@ -191,6 +194,17 @@ def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: E
             if patience.outlasted(problem, told=True) and problem is not None:
                 raise problem
             engine.lock.wait(0.2)
+
+
+def wait_while_assigning(current: Callable[[], GroupLife | None], engine: Engine) -> None:
+    """Block while the first assignment of a KIP-848 member is empty only because the broker is not ready.
+
+    It does not wait for partitions that another member has to give up.
+    """
+    until = engine.handler.now() + _ASSIGNING_SECONDS
+    while engine.handler.now() < until and (life := current()) is not None and life.assignment_is_due():
+        with engine.lock:
+            engine.lock.wait(0.1)
 
 
 def _with_the_groups_assignor(error: BaseException, life: GroupLife) -> BaseException:

@@ -84,6 +84,27 @@ NOTHING_YET = (
 )
 
 
+def assignment_is_due(group: Mapping[str, Any], member_id: str) -> bool:
+    """Return True if a KIP-848 member without partitions gets some although no other member gives any up.
+
+    ``group``: its entry in a ConsumerGroupDescribe response. Kafka 4.3 assigns once a second at most (KIP-1263).
+    """
+    if group["group_state"] == "Assigning":
+        return True
+    target: set[tuple[str, int]] = set()
+    of_others: set[tuple[str, int]] = set()
+    for member in group["members"]:
+        if member["member_id"] == member_id:
+            target = _tps(member["target_assignment"])
+        else:
+            of_others |= _tps(member["assignment"])
+    return not target <= of_others
+
+
+def _tps(assignment: Mapping[str, Any]) -> set[tuple[str, int]]:
+    return {(each["topic_name"], number) for each in assignment["topic_partitions"] for number in each["partitions"]}
+
+
 def waiting_text(api: str, session: float) -> str:
     """Say why the request ``api`` may have had no response for a while. ``session``: the member's timeout (seconds)."""
     why = _WHY_NO_ANSWER.get(api, "the coordinator is silent").format(session=session)

@@ -163,10 +163,13 @@ class GroupMember:
             except err.KafkaException as problem:
                 log.info("leaving the group was not confirmed: %s", problem, extra=self.machine.log_fields())
 
-    def describe_group(self, timeout_ms: int = _DESCRIBE_MS) -> Mapping[str, Any]:
-        """The coordinator's response to a DescribeGroups of this group; raises any KafkaException. Thread-safe."""
-        body = {"groups": [self.machine.group_id]}
-        return self._link.request(MEMBERSHIP, schemas.DESCRIBE_GROUPS, body, timeout_ms)
+    def describe_group(self, timeout_ms: int = _DESCRIBE_MS, *, modern: bool = False) -> Mapping[str, Any]:
+        """The coordinator's response to a DescribeGroups of this group; raises any KafkaException. Thread-safe.
+
+        ``modern``: to a ConsumerGroupDescribe, which knows the groups of KIP-848.
+        """
+        api, names = (schemas.CONSUMER_GROUP_DESCRIBE, "group_ids") if modern else (schemas.DESCRIBE_GROUPS, "groups")
+        return self._link.request(MEMBERSHIP, api, {names: [self.machine.group_id]}, timeout_ms)
 
     def wake(self) -> None:
         """Make a waiting :meth:`wait` check again."""

@@ -293,7 +293,8 @@ def _signal_soon(condition: Any) -> threading.Thread:
 def test_a_signal_ends_a_start_that_waits_for_the_group(greenlets: bool) -> None:
     """As after ``kill -9`` of the last process: the join is answered when that one's session is over."""
     with MemoryBroker({"orders": 1}, rebalance_delay_ms=30_000) as broker:
-        consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", auto_start=False, use_greenlets=greenlets)
+        options: dict[str, Any] = {"use_greenlets": greenlets, "group_protocol": "classic"}
+        consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", auto_start=False, **options)
         began = time.monotonic()
         with stop_on_signals(consumer):
             sender = _signal_soon(lambda: broker.members("g"))

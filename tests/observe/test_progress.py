@@ -209,7 +209,9 @@ class TestHealth:
     @pytest.mark.slow
     def test_a_member_that_joins_is_not_ready(self) -> None:
         with MemoryBroker({"orders": 1}, rebalance_delay_ms=1000) as broker:
-            consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", auto_start=False)
+            consumer = ManagedBalancedConsumer(
+                "orders", broker.bootstrap, "g", auto_start=False, group_protocol="classic"
+            )
             thread = threading.Thread(target=consumer.start)
             thread.start()
             try:

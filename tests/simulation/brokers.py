@@ -9,6 +9,7 @@ from managedconsumer import codes
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing.memory.classic_group import ClassicGroup
 from managedconsumer.testing.memory.consumer_group import ModernGroup, topic_id
+from managedconsumer.testing.memory.lookups import describe_modern
 from managedconsumer.testing.memory.member import Body, Reply, heartbeat_error, join_error
 from managedconsumer.wire.protocol import schemas
 from tests.simulation.kernel import Kernel
@@ -26,6 +27,7 @@ GROUP_APIS = frozenset(
         schemas.OFFSET_FETCH,
         schemas.CONSUMER_GROUP_HEARTBEAT,
         schemas.DESCRIBE_GROUPS,
+        schemas.CONSUMER_GROUP_DESCRIBE,
     )
 )
 _CLASSIC_ONLY = frozenset(
@@ -66,7 +68,9 @@ class Brokers:
 
     def _modern_group(self) -> ModernGroup:
         kernel = self.kernel
-        return ModernGroup(lambda: kernel.now, kernel.after, self._say, lambda: self.logs, self._session)
+        return ModernGroup(
+            lambda: kernel.now, kernel.after, self._say, lambda: self.logs, self._session, delay=min(1.0, self._delay)
+        )
 
     def _classic_group(self) -> ClassicGroup:
         ids = itertools.count(1)
@@ -169,6 +173,8 @@ class Brokers:
             reply(self.refusal(api, body, code))
         elif api is schemas.CONSUMER_GROUP_HEARTBEAT and isinstance(group, ModernGroup):
             reply(group.heartbeat(body))
+        elif api is schemas.CONSUMER_GROUP_DESCRIBE:
+            reply({"groups": [_describe_modern(group)]})
         elif api is schemas.DESCRIBE_GROUPS:
             reply({"groups": [self._describe()]})
         elif api.key in _CLASSIC_ONLY and isinstance(group, ClassicGroup):
@@ -234,7 +240,7 @@ class Brokers:
         member = body.get("member_id", "")
         if api is schemas.CONSUMER_GROUP_HEARTBEAT:
             return heartbeat_error(code, member)
-        if api is schemas.DESCRIBE_GROUPS:
+        if api is schemas.DESCRIBE_GROUPS or api is schemas.CONSUMER_GROUP_DESCRIBE:
             return {"groups": [{"error_code": code, "group_state": "", "members": []}]}
         if api is schemas.JOIN_GROUP and code == 79 and not member:
             member = f"given{self.kernel.next_task_number()}"  # an id that the coordinator will not know
@@ -353,3 +359,10 @@ class Brokers:
             "preferred_read_replica": -1,
             "records": records,
         }
+
+
+def _describe_modern(group: ClassicGroup | ModernGroup) -> dict[str, Any]:
+    """ConsumerGroupDescribe, which knows KIP-848 groups only."""
+    if isinstance(group, ModernGroup):
+        return describe_modern("g", group, topic_id)
+    return {"error_code": codes.GROUP_ID_NOT_FOUND}

@@ -20,6 +20,7 @@ HEALING: dict[int, tuple[int, ...]] = {
     schemas.OFFSET_FETCH.key: (14, 15, 16, 88, 7, -1, 250),
     schemas.FIND_COORDINATOR.key: (14, 15, -1, 250),
     schemas.DESCRIBE_GROUPS.key: (14, 15, 16, -1),
+    schemas.CONSUMER_GROUP_DESCRIBE.key: (14, 15, 16, 69, -1),
     schemas.CONSUMER_GROUP_HEARTBEAT.key: (7, 14, 15, 16, 25, 110, -1, 250),
     schemas.FETCH.key: (3, 5, 6, 7, 9, 74, 75, 100, -1, 250),
     schemas.LIST_OFFSETS.key: (3, 5, 6, 7, 74, 75, -1, 250),

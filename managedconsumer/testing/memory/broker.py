@@ -45,7 +45,9 @@ class MemoryBroker:
 
     ``brokers``: how many nodes; with a ``port`` they have that one and those behind it. ``rebalance_delay_ms`` is
     Kafka's ``group.initial.rebalance.delay.ms`` (there 3,000 ms): how long the first member of an empty classic group
-    waits for others. ``heartbeat_interval_ms`` is how often a KIP-848 member has to call (there 5,000 ms).
+    waits for others; in a KIP-848 group it is ``group.consumer.assignment.interval.ms`` (in Kafka 4.3 1,000 ms), the
+    shortest time between two assignments. ``heartbeat_interval_ms`` is how often a KIP-848 member has to call (there
+    5,000 ms).
     ``group_protocols=("classic",)`` is a broker without KIP-848. ``users``: passwords by name, for SASL PLAIN and
     SCRAM (OAUTHBEARER takes their unsigned tokens); without them no client has to log in. ``ssl_context``: a server's;
     with it the broker speaks TLS.

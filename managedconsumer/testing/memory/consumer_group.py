@@ -5,6 +5,7 @@ Sources: KIP-848, Kafka's ``GroupMetadataManager`` and ``CurrentAssignmentBuilde
 
 from __future__ import annotations
 
+import math
 import re
 import uuid
 from typing import Any, Callable, Iterable
@@ -46,7 +47,8 @@ class ModernGroup(Group):
     """One group. ``partitions`` lists the partitions that exist.
 
     ``session`` and ``interval`` (of the heartbeats; a third of the session if it is not given) in seconds; ``id_of``
-    and ``name_of`` translate between the names and the ids of topics.
+    and ``name_of`` translate between the names and the ids of topics. ``delay``: the shortest time (seconds) between
+    two target assignments (KIP-1263); a member that joins in between has no partition yet.
     """
 
     def __init__(
@@ -59,8 +61,12 @@ class ModernGroup(Group):
         interval: float | None = None,
         id_of: Callable[[str], bytes] | None = None,
         name_of: Callable[[bytes], str | None] | None = None,
+        delay: float = 0.0,
     ) -> None:
         super().__init__(now, timer, changed)
+        self._delay, self._renewed_at = delay, now() - delay
+        #: True while members have changed and the target has not.
+        self.assigning = False
         self._partitions, self._session = partitions, session
         self._interval_ms = int(session * 333 if interval is None else interval * 1000)
         self._id_of, self._name_of = id_of or topic_id, name_of or _name_in
@@ -79,7 +85,9 @@ class ModernGroup(Group):
     @property
     def settled(self) -> bool:
         """True if all members have their targets."""
-        return all(m.epoch in (self.epoch, _LEAVE_STATIC) and m.assigned == m.target for m in self.members.values())
+        return not self.assigning and all(
+            m.epoch in (self.epoch, _LEAVE_STATIC) and m.assigned == m.target for m in self.members.values()
+        )
 
     def accepts(self, member_id: str, generation: int) -> bool:
         """Return whether a commit by this member in this epoch is valid."""
@@ -202,13 +210,23 @@ class ModernGroup(Group):
         seen = partitions, sorted((name, sorted(wish.topics)) for name, wish in wishes.items()), self.assignor
         if seen == self._seen:
             return
-        self._seen = seen
+        wait = self._renewed_at + self._delay - self._now()
+        if wait > 0:
+            if not self.assigning:
+                self.assigning = True
+                self._timer(wait, self._renew_postponed)
+            return
+        self._seen, self.assigning, self._renewed_at = seen, False, self._now()
         self.epoch += 1
         shares = ASSIGNORS[self.assignor](partitions, wishes)
         members = sorted(self.members.values(), key=lambda m: m.id)
         for member in members:
             member.target = shares[member.id]
         self._changed(f"target of epoch {self.epoch}: { {m.id: _short(m.target) for m in members} }")
+
+    def _renew_postponed(self) -> None:
+        self.assigning, self._renewed_at = False, -math.inf
+        self._renew_target()
 
     def _reconcile(self, member: ModernMember, owned: frozenset[TopicPartition] | None) -> None:
         """Bring a member nearer to its target: it revokes first, and then gets what others have revoked."""

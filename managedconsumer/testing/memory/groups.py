@@ -69,7 +69,8 @@ class Groups:
             name,
             ModernGroup,
             lambda: ModernGroup(
-                *(self._now, self._after, _ignore, topics.everything, _SESSION, interval, topics.id_of, topics.name_of)
+                *(self._now, self._after, _ignore, topics.everything, _SESSION, interval, topics.id_of, topics.name_of),
+                delay=self._delay,
             ),
         )
 

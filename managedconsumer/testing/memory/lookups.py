@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable
+from typing import Any, Callable, Iterable
 
 from managedconsumer import codes
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberMetadata
@@ -66,27 +66,29 @@ def describe_consumer_groups(groups: Groups, topics: Topics, body: Body) -> dict
     found = []
     for name in body["group_ids"]:
         group = groups.known.get(name)
-        entry: dict[str, Any] = {"group_id": name, "group_state": "", "group_epoch": 0, "assignment_epoch": 0}
-        entry |= {"assignor_name": "", "members": []}
         if isinstance(group, ModernGroup):
-            entry |= {"group_state": _state(group), "group_epoch": group.epoch, "assignment_epoch": group.epoch}
-            members = [_modern_member(each, topics) for each in group.members.values()]
-            entry |= {"assignor_name": group.assignor, "members": members}
-        else:
-            text = f"Group {name} not found." if group is None else f"Group {name} is not a consumer group."
-            entry |= {"error_code": codes.GROUP_ID_NOT_FOUND, "error_message": text}
-        found.append(entry)
+            found.append(describe_modern(name, group, topics.id_of))
+            continue
+        text = f"Group {name} not found." if group is None else f"Group {name} is not a consumer group."
+        entry = {"group_id": name, "group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": ""}
+        found.append({**entry, "members": [], "error_code": codes.GROUP_ID_NOT_FOUND, "error_message": text})
     return {"groups": found}
 
 
-def _modern_member(member: ModernMember, topics: Topics) -> dict[str, Any]:
+def describe_modern(name: str, group: ModernGroup, id_of: Callable[[str], bytes]) -> dict[str, Any]:
+    """The entry of a KIP-848 group in the response to a ConsumerGroupDescribe."""
+    members = [_modern_member(each, id_of) for each in group.members.values()]
+    epochs = {"group_epoch": group.epoch + group.assigning, "assignment_epoch": group.epoch}
+    entry = {"group_id": name, "group_state": _state(group), "assignor_name": group.assignor, "members": members}
+    return {"error_code": codes.NONE, **entry, **epochs}
+
+
+def _modern_member(member: ModernMember, id_of: Callable[[str], bytes]) -> dict[str, Any]:
     def by_topic(tps: Iterable[TopicPartition]) -> dict[str, Any]:
         names: dict[str, list[int]] = {}
         for tp in sorted(tps):
             names.setdefault(tp.topic, []).append(tp.partition)
-        entries = [
-            {"topic_id": topics.id_of(n), "topic_name": n, "partitions": numbers} for n, numbers in names.items()
-        ]
+        entries = [{"topic_id": id_of(n), "topic_name": n, "partitions": numbers} for n, numbers in names.items()]
         return {"topic_partitions": entries}
 
     return {
@@ -150,4 +152,6 @@ def _state(group: Group) -> str:
         return group.state.value
     if not group.members:
         return GroupState.EMPTY.value
+    if group.assigning:
+        return "Assigning"
     return GroupState.STABLE.value if group.settled else "Reconciling"
