@@ -101,7 +101,7 @@ class Chunk:
 
 
 class Reader:
-    """A consumer of one partition as far as progress is concerned: what is fetched, in hand and finished."""
+    """A consumer of one partition as far as progress is concerned: what is fetched, in flight and finished."""
 
     def __init__(self, log: Log, offset: int, now: float, rate: float) -> None:
         self.log, self.rate = log, rate

@@ -2,7 +2,7 @@
 
     python consume_loop.py --bootstrap localhost:9092 --topic my-topic
 
-Start it as often as you like: the topic's partitions are shared. Ctrl-C or SIGTERM ends it after the message in hand,
+Start it as often as you like: the topic's partitions are shared. Ctrl-C or SIGTERM ends it after the message in flight,
 and nothing is processed twice.
 
 ``auto_commit_enable`` commits *finished* messages only: one is finished when the loop comes back for the next, or the

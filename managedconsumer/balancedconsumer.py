@@ -222,7 +222,7 @@ class BalancedConsumer(ConsumerAPI):
     @property
     def held_offsets(self) -> dict[Any, int] | None:
         """The offset *last consumed* by partition, -2 where there is none; None before the first assignment."""
-        if self._lives.current is None and self._session.last_held is None:
+        if self._lives.current is None and self._session.last_consumed is None:
             return None
         return super().held_offsets
 

@@ -39,7 +39,7 @@ class TopicPartitionState:
     Attributes besides kafka-python's: ``finished`` (next offset that may be committed, never above ``position``),
     ``leader_epoch`` (KIP-320), ``log_start`` and ``last_stable`` (of the last fetch response, like ``highwater``; None
     before it), ``era`` (number of the era it was assigned in), ``active`` (False once it is no longer assigned),
-    ``held`` (blocked by a rebalance, see :meth:`SubscriptionState.hold`). ``committed``: the next offset that is
+    ``suspended`` (by a rebalance, see :meth:`SubscriptionState.suspend`). ``committed``: the next offset that is
     committed, None if unknown. ``finished_map``: that commit's map of finished messages behind it
     (``processing.offset_map``), empty if there is none or the position was moved. ``found_map``: offset and map of the
     commit at which the assignment began, None likewise. ``full``: ``run()`` has enough messages of it in flight.
@@ -56,18 +56,18 @@ class TopicPartitionState:
         "finished_map",
         "found_map",
         "full",
-        "held",
         "highwater",
         "last_stable",
         "log_start",
         "paused",
         "reset_strategy",
+        "suspended",
     )
 
     def __init__(self, era: int = 0) -> None:
         self.era = era
         self.active = True
-        self.held = False
+        self.suspended = False
         self.paused = False
         self.full = False
         self.committed: int | None = None
@@ -84,7 +84,7 @@ class TopicPartitionState:
         self._state = FetchState.INITIALIZING
 
     def __repr__(self) -> str:
-        flags = "".join(f", {name}" for name in ("paused", "held") if getattr(self, name))
+        flags = "".join(f", {name}" for name in ("paused", "suspended") if getattr(self, name))
         dead = "" if self.active else ", dead"
         return f"<TopicPartitionState {self._state.value}, position={self._position}{flags}{dead}>"
 
@@ -142,16 +142,16 @@ class TopicPartitionState:
         self._finished = offset
         return True
 
-    def await_reset(self, strategy: int, *, in_hand: bool = False) -> None:
+    def await_reset(self, strategy: int, *, in_flight: bool = False) -> None:
         """Drop the position; it has to be looked up by ``strategy`` (an OffsetResetStrategy).
 
-        ``in_hand``: messages that were delivered before still count, see :meth:`go_on`.
+        ``in_flight``: messages that were delivered before still count, see :meth:`go_on`.
         """
         self._move(FetchState.AWAITING_RESET)
         self.reset_strategy = strategy
         self.found_map = None
         self._position = None
-        if not in_hand:
+        if not in_flight:
             self.forget_finished()
 
     def forget_finished(self) -> None:
@@ -233,7 +233,7 @@ class TopicPartitionState:
 
     def is_fetchable(self) -> bool:
         """Return True if messages of this partition may be fetched and delivered."""
-        free = self.active and not self.paused and not self.held and not self.full
+        free = self.active and not self.paused and not self.suspended and not self.full
         return free and self._state is FetchState.FETCHING
 
 

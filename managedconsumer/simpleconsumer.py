@@ -141,7 +141,7 @@ class AssignedByUser:
         """Commit by policy, and close."""
         session, engine = self._session, self._session.engine
         engine.life.begin_stop(engine.handler.now() + timeout)
-        engine.assignment.hold(session.assigned())
+        engine.assignment.suspend(session.assigned())
         if session.group is not None:
             session.committer.drain(timeout, auto=session.committer.automatic)
         session.close(timeout)

@@ -244,7 +244,7 @@ class SubscriptionState:
     def _assign(self, wanted: list[TopicPartition], retain: bool) -> None:
         kept = {tp: self.assignment[tp] for tp in wanted if tp in self.assignment} if retain else {}
         for state in kept.values():
-            state.held = False
+            state.suspended = False
         if retain and self.assignment.keys() == set(wanted):
             return
         number = self.era.number + 1
@@ -257,19 +257,19 @@ class SubscriptionState:
         self.assignment = assignment
         self.era = Era(self.era.number + 1, frozenset(assignment))
 
-    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+    def suspend(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver nothing of these for now: they are about to be revoked, or their assigned-callback is not done.
 
         Independent of the user's pause. Ends with :meth:`release`, or when a retaining assignment keeps them.
         Ignores partitions that are not assigned.
         """
         for tp in self.assignment.keys() & set(partitions):
-            self.assignment[tp].held = True
+            self.assignment[tp].suspended = True
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Undo :meth:`hold`."""
+        """Undo :meth:`suspend`."""
         for tp in self.assignment.keys() & set(partitions):
-            self.assignment[tp].held = False
+            self.assignment[tp].suspended = False
 
     # -- where we are ---------------------------------------------------------------------------------------------
 
@@ -290,15 +290,15 @@ class SubscriptionState:
         self.partition_state(partition).seek(offset, leader_epoch)
 
     def need_offset_reset(
-        self, partition: TopicPartition, offset_reset_strategy: int | None = None, *, in_hand: bool = False
+        self, partition: TopicPartition, offset_reset_strategy: int | None = None, *, in_flight: bool = False
     ) -> None:
         """Have the position looked up by this strategy (an OffsetResetStrategy; default: the consumer's).
 
-        ``in_hand``: messages that were delivered before still count.
+        ``in_flight``: messages that were delivered before still count.
         """
         if offset_reset_strategy is None:
             offset_reset_strategy = self._default_offset_reset_strategy
-        self.partition_state(partition).await_reset(offset_reset_strategy, in_hand=in_hand)
+        self.partition_state(partition).await_reset(offset_reset_strategy, in_flight=in_flight)
 
     def pause(self, partition: TopicPartition) -> None:
         """Stop fetching a partition without touching its position."""

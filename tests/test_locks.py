@@ -89,7 +89,7 @@ def test_a_simple_consumer(make: Callable[..., Any], watch: Watch) -> None:
         until(consumer.consume)
         consumer.stop()
     _is_true(
-        watch, CORE - {"GroupMember._lock"} | {"IdleConnections._changed", "SocketHold._lock", "Parallel._changed"}
+        watch, CORE - {"GroupMember._lock"} | {"IdleConnections._changed", "SharedSocket._lock", "Parallel._changed"}
     )
 
 
@@ -118,7 +118,7 @@ def test_members_that_come_and_go(make: Callable[..., Any], watch: Watch, broker
     until(lambda: first.consume() and len(first.held_offsets) == 4)
     first.commit_offsets(wait=False).result(5000)
     first.stop()
-    _is_true(watch, CORE | {"SocketHold._lock"})
+    _is_true(watch, CORE | {"SharedSocket._lock"})
     assert watch.user_calls
 
 

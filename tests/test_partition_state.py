@@ -200,7 +200,7 @@ def test_repr_says_what_matters() -> None:
 
 def test_a_new_partition_knows_nothing() -> None:
     state = TopicPartitionState()
-    assert (state.era, state.active, state.held, state.paused) == (0, True, False, False)
+    assert (state.era, state.active, state.suspended, state.paused) == (0, True, False, False)
     assert (state.committed, state.reset_strategy, state.position, state.finished) == (None, None, None, None)
     assert (state.highwater, state.log_start, state.last_stable) == (None, None, None)
     assert (state.leader_epoch, state.epoch_before(5)) == (-1, -1)
@@ -212,18 +212,18 @@ def test_a_new_partition_knows_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("paused", "held", "active", "text"),
+    ("paused", "suspended", "active", "text"),
     [
-        (True, True, True, ", paused, held"),
-        (False, True, True, ", held"),
+        (True, True, True, ", paused, suspended"),
+        (False, True, True, ", suspended"),
         (True, False, False, ", paused, dead"),
         (False, False, True, ""),
     ],
 )
-def test_repr_names_what_keeps_it_from_being_fetched(paused: bool, held: bool, active: bool, text: str) -> None:
+def test_repr_names_what_keeps_it_from_being_fetched(paused: bool, suspended: bool, active: bool, text: str) -> None:
     state = TopicPartitionState()
     state.seek(7)
-    state.paused, state.held, state.active = paused, held, active
+    state.paused, state.suspended, state.active = paused, suspended, active
     assert repr(state) == f"<TopicPartitionState fetching, position=7{text}>"
 
 

@@ -319,11 +319,11 @@ def test_held_partitions_are_not_fetched_and_retaining_releases_them() -> None:
     state.assign_from_subscribed([T0, T1])
     state.seek(T0, 1)
     state.seek(T1, 1)
-    state.hold([T0, U0])
+    state.suspend([T0, U0])
     assert state.fetchable_partitions() == {T1}
     assert state.paused_partitions() == set()
     state.release([T0])
     assert state.is_fetchable(T0)
-    state.hold([T0, T1])
+    state.suspend([T0, T1])
     state.assign_from_subscribed([T0, T1], retain=True)
     assert state.fetchable_partitions() == {T0, T1}

@@ -120,14 +120,14 @@ def test_an_assignment_settles_what_was_needed() -> None:
 def test_hold_and_release_are_plain_flags() -> None:
     state = _subscribed()
     state.assign_from_subscribed([T0, T1])
-    assert [state.assignment[tp].held for tp in (T0, T1)] == [False, False]
-    state.hold([T0, TopicPartition("other", 0)])
-    assert [state.assignment[tp].held for tp in (T0, T1)] == [True, False]
+    assert [state.assignment[tp].suspended for tp in (T0, T1)] == [False, False]
+    state.suspend([T0, TopicPartition("other", 0)])
+    assert [state.assignment[tp].suspended for tp in (T0, T1)] == [True, False]
     state.assign_from_subscribed([T0], retain=True)
-    assert state.assignment[T0].held is False
-    state.hold([T0])
+    assert state.assignment[T0].suspended is False
+    state.suspend([T0])
     state.release([T0])
-    assert state.assignment[T0].held is False
+    assert state.assignment[T0].suspended is False
 
 
 def test_what_is_subscribed_and_assigned_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:

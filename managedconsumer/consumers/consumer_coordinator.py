@@ -373,7 +373,7 @@ class _Holder:
         find = self._find_member()
         return None if find is None else find()
 
-    def held(self) -> list[TopicPartition]:
+    def owned(self) -> list[TopicPartition]:
         with self._lock:
             return sorted(self._subscription.assigned_partitions())
 

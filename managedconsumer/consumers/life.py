@@ -210,7 +210,7 @@ class GroupLife:
 
     def take_over(self, event: ev.Assigned) -> str | None:
         """Take the assignment over."""
-        self._old = self._session.held(self._session.assigned())
+        self._old = self._session.consumed(self._session.assigned())
         return carry_out(self._hand_over.take_over(event), self._do)
 
     def drop(self, event: ev.MembershipLost) -> None:
@@ -225,10 +225,10 @@ class GroupLife:
     def fence(self, event: ev.MembershipLost) -> None:
         """Deliver no more messages of the lost partitions, at once."""
         self.engine.collector.lane.leave()  # without the lock, which another thread may have
-        held = self._session.assigned()
-        self.engine.assignment.fence(held)
+        owned = self._session.assigned()
+        self.engine.assignment.fence(owned)
         self._session.committer.fenced(event.error)
-        self._log.note("held", event.generation, held, event.reason)
+        self._log.note("suspended", event.generation, owned, event.reason)
 
     def observe(self, event: ev.Event) -> None:
         """Log the event; wake the threads that wait for it."""
@@ -238,7 +238,7 @@ class GroupLife:
 
     # -- calls of the hand-over -------------------------------------------------------------------------
 
-    def held(self) -> list[TopicPartition]:
+    def owned(self) -> list[TopicPartition]:
         """Return the present assignment."""
         return self._session.assigned()
 
@@ -267,7 +267,7 @@ class GroupLife:
         """Carry one step out."""
         match step:
             case ho.Suspend():
-                self._hold(step)
+                self._suspend(step)
                 self.engine.delivery.drain(set(step.partitions), self._drain)
             case ho.Commit():
                 if self._session.committer.automatic:
@@ -294,7 +294,7 @@ class GroupLife:
         """Carry one step out in the thread that calls ``stop()``; all of them take about ``seconds``."""
         match step:
             case ho.Suspend():
-                self._hold(step)
+                self._suspend(step)
                 self.engine.delivery.drain(set(step.partitions), min(self._drain, seconds))
             case ho.Commit():
                 patience = min(_LAST_COMMIT_PATIENCE, max(0.0, until - self.engine.handler.now()))
@@ -308,9 +308,9 @@ class GroupLife:
             case _:
                 self._do(step)
 
-    def _hold(self, step: ho.Suspend) -> None:
-        self.engine.assignment.hold(step.partitions)
-        self._log.note("held", step.generation, step.partitions)
+    def _suspend(self, step: ho.Suspend) -> None:
+        self.engine.assignment.suspend(step.partitions)
+        self._log.note("suspended", step.generation, step.partitions)
 
     def _tell(self, step: ho.CallListener) -> bool:
         """Call the listener, then pykafka's callback; leave the group if no thread runs the callback in time."""
@@ -325,7 +325,7 @@ class GroupLife:
             log.warning(text, self.engine.group_id, error, extra=self.engine.log_fields())
             self.member.leave_as_fenced(error, generation)
         if step.method == ho.ASSIGNED and self.current(generation):
-            self._post_rebalance(self._old, self._session.held(self._session.assigned()))
+            self._post_rebalance(self._old, self._session.consumed(self._session.assigned()))
         return told
 
     def _take_over(self, step: ho.TakeOver) -> None:
@@ -339,7 +339,7 @@ class GroupLife:
             if over():  # lost in the meantime: all partitions stay suspended
                 return
             engine.assignment.take_over(step.share, retain=True)
-            engine.assignment.hold(step.fresh)
+            engine.assignment.suspend(step.fresh)
             unplaced = sorted(engine.subscription.partitions_in(FetchState.INITIALIZING))
         self._session.positioning.find(
             unplaced,

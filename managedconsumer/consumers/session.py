@@ -77,7 +77,7 @@ class Session:
         self.committer = Committer(self.engine)
         self.positioning = Positioning(self.engine)
         #: ``held_offsets`` when the consumer stopped; None before it has.
-        self.last_held: dict[Any, int] | None = None
+        self.last_consumed: dict[Any, int] | None = None
         # Held while the consumer starts or stops: one thread at a time does either.
         self._life_lock = self.engine.handler.RLock()
         self._reading: weakref.ref[Reading] | None = None
@@ -206,7 +206,7 @@ class Session:
     def close(self, timeout: float) -> None:
         """End the workers and close the sockets; the held offsets stay readable. ``timeout``: seconds for each."""
         with self.engine.lock:
-            self.last_held = self.held(self.assigned())
+            self.last_consumed = self.consumed(self.assigned())
         self.engine.close(timeout)
         self.committer.join(timeout)
 
@@ -299,16 +299,16 @@ class Session:
 
     # -- offsets --------------------------------------------------------------------------------------
 
-    def held(self, tps: Iterable[TopicPartition]) -> dict[Any, int]:
+    def consumed(self, tps: Iterable[TopicPartition]) -> dict[Any, int]:
         """Return the offset *last consumed* of each of ``tps``, -2 where there is none."""
         return {self.key(tp): held_from_position(self.engine.assignment.position(tp)) for tp in tps}
 
     def held_offsets(self) -> dict[Any, int]:
-        """Return :meth:`held` of the assignment, or of the one at which the consumer stopped."""
+        """Return :meth:`consumed` of the assignment, or of the one at which the consumer stopped."""
         with self.engine.lock:
-            if self.engine.life.closed and self.last_held is not None:
-                return dict(self.last_held)
-            return self.held(self.assigned())
+            if self.engine.life.closed and self.last_consumed is not None:
+                return dict(self.last_consumed)
+            return self.consumed(self.assigned())
 
     def move(self, wanted: Mapping[Any, tuple[str, int]]) -> None:
         """Move positions to results of ``offset_convention.target_of``; an error leaves all positions unchanged."""

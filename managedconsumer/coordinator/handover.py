@@ -148,7 +148,7 @@ def carry_out(steps: Steps[T], do: Callable[[Step], Any]) -> T:
 class MemberView(Protocol):
     """The member as its hand-over sees it, without waiting."""
 
-    def held(self) -> Partitions:
+    def owned(self) -> Partitions:
         """Return the present assignment."""
 
     def current(self, generation: Generation) -> bool:
@@ -196,10 +196,10 @@ class HandOver:
 
     def prepare_join(self, event: PrepareJoin) -> Steps[bool]:
         """Give everything up (eager) before a join, in the old generation; return True if partitions are kept."""
-        held = self._member.held()
+        owned = self._member.owned()
         if self._negotiation.cooperative:
-            return bool(held)
-        yield from self._give_up(held, self.announced, event.generation, drop=not self._rules.keeps)
+            return bool(owned)
+        yield from self._give_up(owned, self.announced, event.generation, drop=not self._rules.keeps)
         return False
 
     def elect(self, event: Elected) -> Steps[dict[str, bytes]]:
@@ -259,16 +259,16 @@ class HandOver:
         finally:
             if heard:  # otherwise a stop was faster, and calls the listener
                 self._announced.clear()
-                held = self._member.held()
-                yield Record("lost", event.generation, held, event.reason)
-                yield Drop(held)
+                owned = self._member.owned()
+                yield Record("lost", event.generation, owned, event.reason)
+                yield Drop(owned)
 
     def leave(self, generation: Generation, *, commit: bool = True) -> Steps[None]:
         """The member stops: give everything up in ``generation``, if it lasts so long."""
-        held = self._member.held()
-        yield Suspend(held, generation)
+        owned = self._member.owned()
+        yield Suspend(owned, generation)
         if commit:
-            yield Commit(held)
+            yield Commit(owned)
         # After the commit, which may have found that the membership is lost.
         joined = self._member.joined()
         told = self.announced
@@ -277,7 +277,7 @@ class HandOver:
             if told:
                 yield CallListener(REVOKED if joined else LOST, told, None, lambda: None)
         finally:
-            yield Record("revoked" if joined else "lost", generation, held, "stop")
+            yield Record("revoked" if joined else "lost", generation, owned, "stop")
 
     # -- the leader -------------------------------------------------------------------------------------
 
@@ -338,16 +338,16 @@ class HandOver:
 
     def _let_go(self, event: Assigned, share: Partitions) -> Steps[str | None]:
         """Give up partitions that are not in ``share``; return why the group needs another round, or None."""
-        held, kept = self._member.held(), set(share)
+        owned, kept = self._member.owned(), set(share)
         if not self._negotiation.cooperative:
             # Everything was revoked before the join; if we missed a generation, others may have owned it since.
-            gone = [tp for tp in held if not event.continuous or tp not in kept]
+            gone = [tp for tp in owned if not event.continuous or tp not in kept]
             if gone:
                 yield Drop(gone)
             self.settled_in = event.generation
             return None
         self.settled_in = event.generation
-        gone = [tp for tp in held if tp not in kept]
+        gone = [tp for tp in owned if tp not in kept]
         # Partitions of a deleted topic leave the assignment by themselves; the listener has still to be called.
         told = [tp for tp in self.announced if tp not in kept]
         if not gone and not told:

@@ -16,7 +16,7 @@ LIMIT = 1000
 class GroupEvent(NamedTuple):
     """One event.
 
-    ``kind``: "state": the membership's state changed from ``old`` to ``new``. "held": the partitions' delivery stopped.
+    ``kind``: "state": the membership's state changed from ``old`` to ``new``. "suspended": their delivery stopped.
     "revoked": they are given up. "assigned": they were taken over, and the callback has run. "handed out": their
     delivery starts. "lost": the membership was lost, and they with it. "retry": an attempt failed and is repeated.
     "coordinator": it has to be looked up again.

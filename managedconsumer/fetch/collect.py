@@ -437,12 +437,12 @@ class FetchCollector:
         """Return the next offset by partition of messages that were revoked while thread ``who`` had them in flight."""
         return self.in_flight.taken_away(who)
 
-    def in_hand(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
+    def has_in_flight(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
         """True if a live thread other than ``but`` has a message of ``tps`` (None: any) in flight."""
         self.settle_lane()
-        return self.in_flight.hold(tps, but)
+        return self.in_flight.has(tps, but)
 
-    def lowest_in_hand(self, tp: TopicPartition, but: int | None = None) -> int | None:
+    def lowest_in_flight(self, tp: TopicPartition, but: int | None = None) -> int | None:
         """The lowest offset of ``tp`` that a thread other than ``but`` has in flight."""
         self.settle_lane()
         queue = self._buffer.queues.get(tp)

@@ -79,7 +79,7 @@ class InFlight(dict[int, Hand]):
         offsets = [o for who, hand in self.items() if who != but for other, o in hand if other is queue]
         return min(offsets, default=None)
 
-    def hold(self, tps: Container[TopicPartition] | None, but: int | None) -> bool:
+    def has(self, tps: Container[TopicPartition] | None, but: int | None) -> bool:
         """True if a live thread other than ``but`` has a message of ``tps`` (None: any) in flight."""
         if self.run_state is not None and self.run_state.busy(tps):
             return True

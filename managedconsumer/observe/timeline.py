@@ -19,7 +19,7 @@ _LEAVING, _LOSING = MemberState.LEAVING.value, MemberState.LOSING.value
 _IN_ROUND = frozenset({MemberState.COMPLETING_REBALANCE.value, MemberState.ASSIGNING.value})
 #: The reason of a member that follows a rebalance of another one.
 _TOLD = "the group rebalances"
-_STARTS, _ENDS = frozenset({"handed out"}), frozenset({"held", "revoked", "lost"})
+_STARTS, _ENDS = frozenset({"handed out"}), frozenset({"suspended", "revoked", "lost"})
 #: A gap shorter than this (seconds) is no gap: a hand-over within one member takes microseconds.
 _SHORTEST_GAP = 0.001
 

@@ -21,7 +21,7 @@ class Fetchable(Protocol):
     """The part of a partition's state that decides whether messages may start: ``TopicPartitionState`` has it."""
 
     #: True while a rebalance suspends the partition.
-    held: bool
+    suspended: bool
     #: True while the user has paused it.
     paused: bool
 
@@ -183,7 +183,7 @@ class PartitionWork:
     @property
     def waits(self) -> bool:
         """True while no message of it may start."""
-        return self.gate.held or self.gate.paused
+        return self.gate.suspended or self.gate.paused
 
     def has(self, message: Any) -> bool:
         """True if ``message`` is in flight, unfinished, and counts."""

@@ -198,7 +198,7 @@ class Work:
             if key_queue.parts is None:
                 if not key_queue.part.alive:
                     continue
-                if (gate := key_queue.part.gate).held or gate.paused:  # PartitionWork.waits, without a call
+                if (gate := key_queue.part.gate).suspended or gate.paused:  # PartitionWork.waits, without a call
                     self._defer(key_queue)
                     continue
             elif not self._sort_out(key_queue):

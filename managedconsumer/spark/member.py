@@ -215,7 +215,7 @@ class QueryMember:
         """The generation of the membership."""
         return self.member.generation
 
-    def held(self) -> list[TopicPartition]:
+    def owned(self) -> list[TopicPartition]:
         """Return the present assignment."""
         return sorted(self.positions)
 

@@ -25,7 +25,7 @@ def test_an_automatic_commit_does_not_take_an_explicit_one_back(
     try:
         for _ in range(10):
             assert consumer.consume() is not None
-        consumer.commit_offsets()  # the tenth message, which is in hand, included
+        consumer.commit_offsets()  # the tenth message, which is in flight, included
         assert committed(kafka43, group, name, 1) == {0: 10}
         assert consumer.consume() is not None
         later = time.monotonic() + 1.0

@@ -56,20 +56,20 @@ def take(consumer: Any, count: int) -> list[Any]:
     return taken
 
 
-def test_the_message_in_hand_is_not_finished(kafka: DevBroker, fleet: Make) -> None:
+def test_the_message_in_flight_is_not_finished(kafka: DevBroker, fleet: Make) -> None:
     group = fleet(kafka, 1)
     write(kafka, group.topic, 1, 20)
     consumer = single(group, auto_commit_enable=True, auto_commit_interval_ms=100)
     take(consumer, 10)
     group.until(lambda: consumer.committed(0) == 9, 5, "the first nine are committed")
     group.handler.sleep(SEVERAL_INTERVALS_S)
-    assert consumer.committed(0) == 9, "the tenth is in hand"
+    assert consumer.committed(0) == 9, "the tenth is in flight"
     consumer.commit_offsets()
     assert consumer.committed(0) == 10, "an explicit commit covers it"
     take(consumer, 5)
     stopper = group.handler.spawn("test.stopper", consumer.stop)
     stopper.join(10)
-    assert commits_of(group, 1) == {0: 14}, "a stop by another thread leaves the one in hand to the next owner"
+    assert commits_of(group, 1) == {0: 14}, "a stop by another thread leaves the one in flight to the next owner"
 
 
 def test_a_timeout_of_consume_finishes_the_message(kafka43: DevBroker, fleet: Make) -> None:
@@ -124,7 +124,7 @@ def test_several_consuming_threads(kafka: DevBroker, fleet: Make) -> None:
     group.until(lambda: consumer.committed(0) == 5, 5, "what came before the slow one")
     consumer.commit_offsets()
     handler.sleep(SEVERAL_INTERVALS_S)
-    assert consumer.committed(0) == 5, "the slow thread has 5 in hand"
+    assert consumer.committed(0) == 5, "the slow thread has 5 in flight"
     go_on.set()
     worker.join(10)
     group.until(lambda: consumer.committed(0) == 15, 5, "all but the fast thread's last")
@@ -230,11 +230,11 @@ def test_a_commit_that_a_rebalance_overtakes(kafka: DevBroker, fleet: Make) -> N
     group = fleet(kafka, 2)
     handler = group.handler
     write(kafka, group.topic, 2, 10)
-    in_hand, deciding, outcome = handler.Event(), handler.Event(), []
+    in_flight, deciding, outcome = handler.Event(), handler.Event(), []
 
     def work(message: Any) -> None:
         if len(first.got) == 16:
-            in_hand.set()
+            in_flight.set()
             assert deciding.wait(20)
             try:
                 first.consumer.commit_offsets()
@@ -244,7 +244,7 @@ def test_a_commit_that_a_rebalance_overtakes(kafka: DevBroker, fleet: Make) -> N
     first = group.member(work, revoke_drain_ms=100)
     witness = Witness(first)
     first.start()
-    assert in_hand.wait(15)
+    assert in_flight.wait(15)
     negotiation = first.consumer._lives.current._hand_over._negotiation
     decide = negotiation.assign
 

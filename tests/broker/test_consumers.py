@@ -219,7 +219,7 @@ class TestBatches:
         opener.until(lambda: consumer.health()["queued_messages"] == 100, "everything to be fetched")
         assert [m.value for m in consumer.consume_batch(100)] == ["v0", "v1", "v2", "v3", "v4"]
         opener.mode.sleep(0.3)
-        assert not consumer.committed(0)  # still in hand
+        assert not consumer.committed(0)  # still in flight
         with pytest.raises(ValueError, match="five"):
             consumer.consume_batch(100)
         assert consumer.position(0) == 5
@@ -358,7 +358,7 @@ class TestThreads:
         consumer.stop()
         assert committed(opener.broker, opener.group, name, 2) == {0: 500, 1: 500}
 
-    def test_what_another_thread_has_in_hand_is_committed_by_nobody(self, opener: Opener, filled: str) -> None:
+    def test_what_another_thread_has_in_flight_is_committed_by_nobody(self, opener: Opener, filled: str) -> None:
         consumer = opener("managed", filled)
         go_on, have = opener.mode.Event(), opener.mode.Event()
         held: list[int] = []
@@ -385,7 +385,7 @@ class TestAutoCommit:
     def test_finished_messages_are_committed_in_the_background(self, opener: Opener, filled: str, kind: str) -> None:
         consumer = opener(kind, filled, auto_commit_enable=True, auto_commit_interval_ms=50)
         take(consumer, 10)
-        opener.until(lambda: consumer.committed(0) == 9, "all but the one in hand to be committed")
+        opener.until(lambda: consumer.committed(0) == 9, "all but the one in flight to be committed")
         opener.mode.sleep(0.2)
         assert consumer.committed(0) == 9
         take(consumer, 1)
@@ -424,7 +424,7 @@ class TestLifecycle:
             consumer.start()
             got = offsets(take(consumer, 10))
             assert got == list(range(got[0], got[0] + 10))
-            assert got[0] == (seen[-1] if seen else 0)  # the one in hand at the stop was not finished
+            assert got[0] == (seen[-1] if seen else 0)  # the one in flight at the stop was not finished
             seen += got
             start = time.monotonic()
             consumer.stop()

@@ -179,7 +179,7 @@ def test_automatic_commits_cover_what_is_finished(
     with coordinator.lock:
         state.seek(10)
         state.finish()
-        state.position = 15  # five in hand
+        state.position = 15  # five in flight
     committed = lambda: coordinator.fetch_committed_offsets([tp])  # noqa: E731
     until(mode, committed, 10, "no automatic commit")
     assert committed()[tp].offset == 10

@@ -94,7 +94,7 @@ def test_where_a_move_leads(opener: Opener, hundred: str, kind: str, move: Move,
 
 
 COMMITS: list[tuple[str, Move, int]] = [
-    ("what was handed out, the one in hand included", lambda c: c.commit_offsets(), 5),
+    ("what was handed out, the one in flight included", lambda c: c.commit_offsets(), 5),
     ("next offset by Partition", lambda c: c.commit_offsets([(c.partitions[0], 7)]), 7),
     ("next offset by id", lambda c: c.commit_offsets([(0, 7)]), 7),
     ("next offset by dict", lambda c: c.commit_offsets({0: 7}), 7),

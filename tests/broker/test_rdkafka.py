@@ -275,7 +275,7 @@ def test_commit_and_resume(
     first.stop()
     second = simple(name, group, auto_commit_enable=True)
     taken += take(second, 1000)
-    assert second.consume() is not None  # is in hand, not finished, and comes again
+    assert second.consume() is not None  # is in flight, not finished, and comes again
     second.stop()
     taken += take(simple(name, group), 1500)
     assert [offsets(taken, number) for number in (0, 1)] == [list(range(2000))] * 2

@@ -14,7 +14,7 @@ from managedconsumer.testing import DevBroker
 from tests.broker.listenerkit import PROTOCOLS, ListenerGroup, evict_now
 
 #: As the docstring of GroupEvent has them.
-KINDS = {"state", "held", "revoked", "assigned", "handed out", "lost", "retry", "coordinator"}
+KINDS = {"state", "suspended", "revoked", "assigned", "handed out", "lost", "retry", "coordinator"}
 
 PARTITIONS = 4
 

@@ -114,7 +114,7 @@ def test_every_message_counts_once_in_many_runs(
 def test_without_the_fence_a_zombie_counts_twice(
     kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
 ) -> None:
-    """The control: the same frozen process, with offsets in Kafka. It may have had nothing in hand: then once more."""
+    """The control: the same frozen process, with offsets in Kafka. If nothing was in flight: once more."""
     name = topic(kafka43, partitions=PARTITIONS)
     with faultkit.fleet("sqlite-unfenced", places.make("sqlite", "db"), kafka43, name, tmp_path) as fleet:
         for _ in range(2):

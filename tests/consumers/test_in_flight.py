@@ -1,4 +1,4 @@
-"""What a thread, greenlet or task has in hand is its own: nobody else finishes it, also when its owner has ended."""
+"""What a thread, greenlet or task has in flight is its own: nobody else finishes it, also when its owner has ended."""
 
 from __future__ import annotations
 
@@ -94,11 +94,11 @@ def test_the_log_says_what_keeps_the_offset(broker: MemoryBroker, caplog: pytest
         in_worker("threads", consumer.consume)
     text = caplog.text
     consumer.stop()
-    assert "ended with offset 0 of orders-0 in hand" in text
+    assert "ended with offset 0 of orders-0 in flight" in text
 
 
 def test_nobody_waits_for_a_dead_worker_to_come_back(broker: MemoryBroker) -> None:
-    """A rebalance and a stop wait for messages in hand, but not for one that nobody works on."""
+    """A rebalance and a stop wait for messages in flight, but not for one that nobody works on."""
     consumer = consumer_of(broker, revoke_drain_ms=20_000)
     in_worker("threads", lambda: fails(consumer, []))
     began = time.monotonic()
@@ -221,7 +221,7 @@ def test_wait_for_does_not_take_the_message_into_another_hand(broker: MemoryBrok
 
 
 @pytest.mark.parametrize("in_a_thread", [False, True])
-def test_a_task_commits_what_it_has_in_hand_and_nobody_elses(broker: MemoryBroker, in_a_thread: bool) -> None:
+def test_a_task_commits_what_it_has_in_flight_and_nobody_elses(broker: MemoryBroker, in_a_thread: bool) -> None:
     async def main() -> None:
         consumer = await asyncio.to_thread(consumer_of, broker, auto_commit_enable=False)
         first, committed, both = asyncio.Event(), asyncio.Event(), asyncio.Event()

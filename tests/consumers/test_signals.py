@@ -229,7 +229,7 @@ def test_stop_and_exit_in_a_handler_while_nothing_comes(impl: str) -> None:
     )
 
 
-def test_an_event_loop_that_a_plain_handler_interrupts(broker: MemoryBroker, on_term: OnTerm) -> None:
+def test_an_event_loop_that_a_plain_flightler_interrupts(broker: MemoryBroker, on_term: OnTerm) -> None:
     async def main() -> int:
         consumer = await asyncio.to_thread(ManagedBalancedConsumer, "orders", broker.bootstrap, "g")
         take, took, count = consumer._session.engine.collector.take_for_task, on_term(consumer.stop), 0

@@ -71,7 +71,9 @@ def read_on(consumer: Any, how: str) -> list[int]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_message_in_hand_is_finished_and_committed(broker: MemoryBroker, kind: str, number: signal.Signals) -> None:
+def test_the_message_in_flight_is_finished_and_committed(
+    broker: MemoryBroker, kind: str, number: signal.Signals
+) -> None:
     seen = []
     with consumer_of(broker, kind) as consumer, stop_on_signals(consumer):
         for message in consumer:
@@ -186,7 +188,7 @@ def test_elsewhere_than_in_the_main_thread_it_says_why_not(broker: MemoryBroker)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_block_that_ends_without_an_exception_finishes_the_message_in_hand(broker: MemoryBroker, kind: str) -> None:
+def test_a_block_that_ends_without_an_exception_finishes_the_message_in_flight(broker: MemoryBroker, kind: str) -> None:
     with consumer_of(broker, kind) as consumer:
         for message in consumer:
             if message.offset == 4:
@@ -202,7 +204,7 @@ def test_a_block_that_ends_with_an_exception_does_not(broker: MemoryBroker) -> N
     assert broker.committed("g")[TOPIC] == 4
 
 
-def test_a_block_finishes_nothing_that_another_thread_has_in_hand(broker: MemoryBroker) -> None:
+def test_a_block_finishes_nothing_that_another_thread_has_in_flight(broker: MemoryBroker) -> None:
     with consumer_of(broker, revoke_drain_ms=0) as consumer:
         got, free = threading.Event(), threading.Event()
 

@@ -73,7 +73,7 @@ class Member:
 
     # -- what the hand-over asks
 
-    def held(self) -> list[TopicPartition]:
+    def owned(self) -> list[TopicPartition]:
         return sorted(self.assigned)
 
     def current(self, generation: Generation) -> bool:
@@ -583,19 +583,19 @@ def test_an_election_whose_generation_ends_meanwhile_decides_nothing() -> None:
 class Listening(Member):
     """Checks the listener's contract at every callback."""
 
-    owned: set[TopicPartition]
+    had: set[TopicPartition]
 
     def do(self, step: ho.Step) -> Any:
         if isinstance(step, ho.CallListener) and not (step.generation and not self.current(step.generation)):
             told = set(step.partitions)
             if step.method == ho.ASSIGNED:
-                assert not told & self.owned, "assigned twice"
-                self.owned |= told
+                assert not told & self.had, "assigned twice"
+                self.had |= told
             else:
-                assert told <= self.owned, "never assigned"
-                self.owned -= told
+                assert told <= self.had, "never assigned"
+                self.had -= told
         if isinstance(step, ho.Deliver):
-            assert set(step.share) <= self.owned, "handed out before it was told"
+            assert set(step.share) <= self.had, "handed out before it was told"
         if isinstance(step, ho.Commit):
             assert self.joined(), "committed by a member that is out"
         return super().do(step)
@@ -607,7 +607,7 @@ def test_whatever_happens_each_partition_is_told_in_turns(rules: Rules, kind: st
     chance = random.Random(7)
     for _ in range(200):
         member = Listening(rules, cooperative=kind == "cooperative", incremental=kind == "incremental")
-        member.owned = set()
+        member.had = set()
         for _ in range(12):
             for step in (ho.Suspend, ho.TakeOver, ho.CallListener):
                 member.on.pop(step, None)
@@ -625,10 +625,10 @@ def test_whatever_happens_each_partition_is_told_in_turns(rules: Rules, kind: st
                 member.take(*share, target=target, continuous=chance.random() < 0.7)
             if member.lost_meanwhile or chance.random() < 0.1:
                 member.lose()
-                assert not member.owned
+                assert not member.had
                 assert not member.assigned
                 member.lost_meanwhile = False
         member.on.clear()
         member.generation = Generation(99, "me")
         member.run(member.over.leave(member.generation))
-        assert not member.owned
+        assert not member.had

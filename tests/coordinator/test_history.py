@@ -39,7 +39,7 @@ def test_an_event_knows_when_and_of_whom() -> None:
 
 
 def test_what_is_not_said_is_empty() -> None:
-    event = _history().add("held", ME)
+    event = _history().add("suspended", ME)
     assert (event.old, event.new, event.reason, event.partitions) == ("", "", "", ())
 
 
@@ -87,7 +87,7 @@ def test_watchers_are_told_until_they_end_it() -> None:
     history = _history()
     one: list[GroupEvent] = []
     two: list[GroupEvent] = []
-    history.add("held", ME)
+    history.add("suspended", ME)
     end = history.watch(one.append)
     history.watch(two.append)
     both = history.add("revoked", ME)

@@ -247,7 +247,7 @@ def test_unknown_member_while_joining_starts_over_as_a_new_member() -> None:
     assert rig.request().body["member_id"] == ""
 
 
-def test_unknown_member_while_joining_with_partitions_in_hand_loses_them_first() -> None:
+def test_unknown_member_while_joining_with_partitions_in_flight_loses_them_first() -> None:
     rig = Rig()
     rig.to_stable()
     rig.beat(27)

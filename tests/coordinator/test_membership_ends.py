@@ -204,7 +204,7 @@ def test_a_join_that_waits_is_given_up_when_the_group_does_not_know_us() -> None
     assert (again is not join, again.body["member_id"]) == (True, "")
 
 
-def test_a_join_that_waits_with_partitions_in_hand_loses_them() -> None:
+def test_a_join_that_waits_with_partitions_in_flight_loses_them() -> None:
     member = Classic()
     member.reach(S.STABLE)
     member.machine.request_rejoin("test")

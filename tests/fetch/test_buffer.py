@@ -119,7 +119,7 @@ def test_dropping_a_partition_ends_its_chunks() -> None:
     assert kit.take_all() == [(1, 0)]
 
 
-@pytest.mark.parametrize("obstacle", ["paused", "held"])
+@pytest.mark.parametrize("obstacle", ["paused", "suspended"])
 def test_a_partition_that_is_paused_or_held_waits_and_keeps_what_it_has(obstacle: str) -> None:
     kit = Kit(2)
     kit.fetched(0, batch(0, 2))

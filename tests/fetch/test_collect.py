@@ -1,4 +1,4 @@
-"""From the buffer to the user: who has what in hand, what is finished, and what is handed out again."""
+"""From the buffer to the user: who has what in flight, what is finished, and what is handed out again."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_coming_back_for_nothing_finishes_too() -> None:
     assert kit.finished() == 1
 
 
-def test_what_the_slowest_thread_has_in_hand_bounds_what_is_finished() -> None:
+def test_what_the_slowest_thread_has_in_flight_bounds_what_is_finished() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 6))
     assert [kit.take(who) for who in (A, B, C)] == [(0, 0), (0, 1), (0, 2)]
@@ -40,12 +40,12 @@ def test_what_the_slowest_thread_has_in_hand_bounds_what_is_finished() -> None:
     assert kit.finished() == 0  # A still works on 0
     kit.take(A)
     assert kit.finished() == 3  # B has 3 by now
-    assert kit.collector.lowest_in_hand(tp(0)) == 3
-    assert kit.collector.lowest_in_hand(tp(0), but=B) == 4
+    assert kit.collector.lowest_in_flight(tp(0)) == 3
+    assert kit.collector.lowest_in_flight(tp(0), but=B) == 4
     for who in (A, B, C):
         kit.collector.finish(who)
     assert kit.finished() == 6
-    assert not kit.collector.in_hand()
+    assert not kit.collector.has_in_flight()
 
 
 def test_who_waits_for_hands_to_be_empty_sees_only_the_partitions_asked_for() -> None:
@@ -53,13 +53,13 @@ def test_who_waits_for_hands_to_be_empty_sees_only_the_partitions_asked_for() ->
     kit.fetched(0, batch(0, 1))
     kit.fetched(1, batch(0, 1))
     assert [kit.take(A), kit.take(B)] == [(0, 0), (1, 0)]
-    assert kit.collector.in_hand({tp(0)})
-    assert not kit.collector.in_hand({tp(0)}, but=A)
-    assert kit.collector.in_hand({tp(0), tp(1)}, but=A)
-    assert kit.collector.lowest_in_hand(tp(9)) is None
+    assert kit.collector.has_in_flight({tp(0)})
+    assert not kit.collector.has_in_flight({tp(0)}, but=A)
+    assert kit.collector.has_in_flight({tp(0), tp(1)}, but=A)
+    assert kit.collector.lowest_in_flight(tp(9)) is None
 
 
-def test_a_batch_is_in_hand_as_a_whole() -> None:
+def test_a_batch_is_in_flight_as_a_whole() -> None:
     kit = Kit(2)
     kit.fetched(0, batch(0, 3))
     kit.fetched(1, batch(0, 3))
@@ -72,7 +72,7 @@ def test_a_batch_is_in_hand_as_a_whole() -> None:
     assert kit.finished(1) == 3
 
 
-def test_the_gap_behind_a_batch_in_hand_is_not_finished() -> None:
+def test_the_gap_behind_a_batch_in_flight_is_not_finished() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 2, last_offset_delta=6))
     kit.fetched(0, batch(7, 2))
@@ -87,7 +87,7 @@ def test_gaps_and_markers_at_the_end_of_a_chunk_are_passed() -> None:
     assert (kit.position(), kit.finished()) == (8, 8)
 
 
-def test_a_gap_is_not_finished_before_the_message_in_hand_is() -> None:
+def test_a_gap_is_not_finished_before_the_message_in_flight_is() -> None:
     kit = Kit(2)
     kit.fetched(0, batch(0, 1, last_offset_delta=9))
     kit.fetched(1, batch(0, 1))
@@ -109,7 +109,7 @@ class TestPushedBack:
         assert message is not None
         kit.collector.push_back(A, [message])
         assert (kit.position(), kit.finished()) == (1, 1)
-        assert not kit.collector.in_hand()
+        assert not kit.collector.has_in_flight()
         assert kit.take_all() == [(0, 1), (0, 2)]
         assert kit.finished() == 3
 
@@ -144,15 +144,15 @@ class TestPushedBack:
         kit.collector.finish(C)
         assert kit.finished() == 3
 
-    def test_the_rest_of_a_batch_stays_in_hand(self) -> None:
+    def test_the_rest_of_a_batch_stays_in_flight(self) -> None:
         kit = Kit(2)
         kit.fetched(0, batch(0, 3))
         kit.fetched(1, batch(0, 3))
         got = kit.collector.take_many(A, 6)
         kit.collector.push_back(A, got[1:])
         assert (kit.position(0), kit.position(1)) == (1, 0)
-        assert kit.collector.in_hand({tp(0)})
-        assert not kit.collector.in_hand({tp(1)})
+        assert kit.collector.has_in_flight({tp(0)})
+        assert not kit.collector.has_in_flight({tp(1)})
         assert kit.finished() == 0
         assert sorted(kit.take_all()) == [(0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
         assert (kit.finished(0), kit.finished(1)) == (3, 3)
@@ -165,9 +165,9 @@ class TestPushedBack:
         assert bad is not None
         kit.collector.push_back(A, [bad])
         kit.collector.shelve()
-        kit.states[0].held = True
+        kit.states[0].suspended = True
         assert kit.take_all() == [(1, 0)]
-        kit.states[0].held = False
+        kit.states[0].suspended = False
         assert kit.take_all() == [(0, 0), (0, 1)]
 
     def test_after_a_seek_it_is_forgotten(self) -> None:
@@ -200,9 +200,9 @@ class TestInterruptions:
         kit.fetched(1, batch(0, 1))
         kit.take()
         kit.collector.shelve()
-        kit.states[0].held = True
+        kit.states[0].suspended = True
         assert kit.take_all() == [(1, 0)]
-        kit.states[0].held = False
+        kit.states[0].suspended = False
         assert kit.take_all() == [(0, 1), (0, 2)]
 
     def test_a_forgotten_partition_is_in_no_hand(self) -> None:
@@ -211,8 +211,8 @@ class TestInterruptions:
         kit.fetched(1, batch(0, 2))
         assert [kit.take(A), kit.take(A), kit.take(B)] == [(0, 0), (0, 1), (1, 0)]
         kit.collector.forget({tp(0)})
-        assert not kit.collector.in_hand({tp(0)})
-        assert kit.collector.in_hand({tp(1)})
+        assert not kit.collector.has_in_flight({tp(0)})
+        assert kit.collector.has_in_flight({tp(1)})
         assert kit.take(A) == (1, 1)
 
     def test_a_seek_in_the_middle_of_a_chunk(self) -> None:
@@ -360,7 +360,7 @@ class TestDamage:
 
 
 class TestTakenAway:
-    """What a thread had in hand when its partition was taken away is told until the thread comes back."""
+    """What a thread had in flight when its partition was taken away is told until the thread comes back."""
 
     def test_it_is_told_until_the_thread_comes_back(self) -> None:
         kit = Kit()
@@ -371,7 +371,7 @@ class TestTakenAway:
         kit.collector.take_away({tp(0)})
         assert kit.collector.taken_away(A) == {tp(0): 3}
         assert kit.collector.taken_away(B) == {}
-        assert not kit.collector.in_hand()
+        assert not kit.collector.has_in_flight()
         kit.take(A)
         assert kit.collector.taken_away(A) == {}
 

@@ -1,4 +1,4 @@
-"""Who has which messages in hand: what that holds back, and what is told when it is taken away."""
+"""Who has which messages in flight: what that holds back, and what is told when it is taken away."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.fetch.kit import Kit, tp
 
 
 def _three() -> tuple[Kit, InFlight]:
-    """Threads 1 and 2 have messages of partition 0 in hand, 2 and 3 of partition 1."""
+    """Threads 1 and 2 have messages of partition 0 in flight, 2 and 3 of partition 1."""
     kit, in_flight = Kit(2), InFlight()
     zero, one = kit.queue(0), kit.queue(1)
     in_flight[1] = ((zero, 5),)
@@ -28,12 +28,12 @@ def test_the_lowest_in_any_hand() -> None:
 
 def test_who_holds_what() -> None:
     _, in_flight = _three()
-    assert in_flight.hold(None, None)
-    assert in_flight.hold([tp(0)], 1)
-    assert not in_flight.hold([tp(7)], None)
+    assert in_flight.has(None, None)
+    assert in_flight.has([tp(0)], 1)
+    assert not in_flight.has([tp(7)], None)
     del in_flight[2]
-    assert not in_flight.hold([tp(0)], 1)
-    assert in_flight.hold([tp(0)], 3)
+    assert not in_flight.has([tp(0)], 1)
+    assert in_flight.has([tp(0)], 3)
 
 
 def test_what_is_forgotten_is_in_no_hand() -> None:
@@ -54,10 +54,10 @@ def test_what_somebody_left_behind_is_held_by_nobody_and_stays_unfinished() -> N
     assert dict(in_flight[DEAD_OWNER]) == {zero: 3, one: 6}
     assert (in_flight.lowest(zero), in_flight.lowest(one)) == (3, 6)
     assert in_flight.owners() == set()
-    assert not in_flight.hold(None, None)
+    assert not in_flight.has(None, None)
 
 
-def test_somebody_without_anything_in_hand_leaves_nothing() -> None:
+def test_somebody_without_anything_in_flight_leaves_nothing() -> None:
     _, in_flight = _three()
     assert in_flight.leave_behind(9) == []
     assert not in_flight.left_behind()

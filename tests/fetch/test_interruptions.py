@@ -248,7 +248,7 @@ LOOKED_AT = [str(ROOT / name) for name in ("fetch/collect.py", "fetch/in_flight.
 
 
 class Looker:
-    """Runs what a signal's handler may run in the middle of a call: it looks what is in hand, at one of the lines."""
+    """Runs what a signal's handler may run in the middle of a call: it looks what is in flight, at one of the lines."""
 
     def __init__(self, at: int = -1) -> None:
         self.at, self.places = at, list[Place]()

@@ -57,14 +57,14 @@ def test_the_short_way_is_really_taken() -> None:
     assert kit.collector.lane.attached
 
 
-def test_what_is_in_hand_is_not_finished_whoever_looks() -> None:
+def test_what_is_in_flight_is_not_finished_whoever_looks() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 5))
     for expected in range(4):
         assert next_offset(kit) == (0, expected)
         assert settled(kit) == (expected + 1, expected)  # the commit worker looks between any two messages
-    assert kit.collector.lowest_in_hand(tp(0)) == 3
-    assert kit.collector.lowest_in_hand(tp(0), but=ME) is None
+    assert kit.collector.lowest_in_flight(tp(0)) == 3
+    assert kit.collector.lowest_in_flight(tp(0), but=ME) is None
 
 
 def test_nothing_comes_out_of_a_partition_after_it_was_held() -> None:
@@ -73,11 +73,11 @@ def test_nothing_comes_out_of_a_partition_after_it_was_held() -> None:
     kit.fetched(1, batch(0, 1))
     assert [next_offset(kit), next_offset(kit)] == [(0, 0), (0, 1)]
     kit.collector.shelve()
-    kit.states[0].held = True
+    kit.states[0].suspended = True
     assert kit.collector.lane.take() is None
     assert next_offset(kit) == (1, 0)
     assert next_offset(kit) is None
-    kit.states[0].held = False
+    kit.states[0].suspended = False
     assert next_offset(kit) == (0, 2)
 
 
@@ -88,7 +88,7 @@ def test_nothing_comes_out_of_a_partition_after_it_was_taken_away() -> None:
     kit.collector.forget({tp(0)})
     kit.buffer.drop([tp(0)])
     assert next_offset(kit) is None
-    assert not kit.collector.in_hand()
+    assert not kit.collector.has_in_flight()
 
 
 def test_a_second_consuming_thread_gets_its_own_hand() -> None:
@@ -225,7 +225,7 @@ def test_whoever_looks_at_any_moment_sees_where_the_consumer_is() -> None:
 
     def consume() -> None:
         for message in kit.collector.lane.iterate(long_way):
-            seen[0] = message.offset  # it is in hand from before this until after the next line
+            seen[0] = message.offset  # it is in flight from before this until after the next line
             got.append(message.offset)
             seen[0] = message.offset + 1
 
@@ -240,7 +240,7 @@ def test_whoever_looks_at_any_moment_sees_where_the_consumer_is() -> None:
             assert position is not None
             assert finished is not None
             assert finished <= position
-            assert finished <= max(passed, 0), "it was still in hand"
+            assert finished <= max(passed, 0), "it was still in flight"
     finally:
         sys.setswitchinterval(before)
         worker.join()

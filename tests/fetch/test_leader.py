@@ -253,7 +253,7 @@ class Walk(Worker):
             mind.look_again()
         elif kind == "hold":
             state = self.kit.states[chance.randrange(3)]
-            state.held = not state.held
+            state.suspended = not state.suspended
             mind.look_again()
         elif kind == "read":
             self.kit.take_all()

@@ -35,7 +35,7 @@ def test_a_dispenser_without_a_lane_has_no_short_way() -> None:
         assert (message.offset, collector.lane.attached) == (expected, False)
 
 
-def test_who_has_something_in_hand_is_an_owner() -> None:
+def test_who_has_something_in_flight_is_an_owner() -> None:
     kit = Kit()
     kit.fetched(data=batch(0, 5))
     assert (kit.collector.owners(), A in kit.collector.in_flight) == ([], False)
@@ -58,9 +58,9 @@ def test_what_an_owner_leaves_behind_is_not_finished_by_the_others() -> None:
     assert kit.collector.leave_behind(A) == [(tp(0), 1)]
     assert kit.take_all(B) == [(0, 2), (0, 3), (0, 4)]
     assert (kit.finished(), kit.position()) == (1, 5)
-    assert not kit.collector.in_hand(but=B)
-    assert kit.collector.lowest_in_hand(tp(0), but=B) == 1
-    assert kit.collector.lowest_in_hand(tp(7)) is None
+    assert not kit.collector.has_in_flight(but=B)
+    assert kit.collector.lowest_in_flight(tp(0), but=B) == 1
+    assert kit.collector.lowest_in_flight(tp(7)) is None
 
 
 def test_the_end_of_one_owner_leaves_another_its_short_way() -> None:
@@ -89,7 +89,7 @@ class TestTakeBack:
         assert (kit.finished(0), kit.finished(1)) == (0, 0)
         assert [kit.queue(number).version for number in (0, 1)] == [version + 1 for version in versions]
         assert [kit.queue(number).fetch_offset for number in (0, 1)] == [0, 0]
-        assert not kit.collector.in_hand()
+        assert not kit.collector.has_in_flight()
         assert kit.take() is None  # until it is fetched again
         kit.fetched(0, batch(0, 4))
         assert kit.take_all() == [(0, n) for n in range(4)]
@@ -171,18 +171,18 @@ class TestColumns:
         kit.fetched(0, batch(2, 3))
         assert self.columns(kit) == [0, 1]
         assert (kit.finished(), kit.position(), kit.collector.handed_out) == (0, 2, 2)
-        assert kit.collector.in_hand([tp(0)])
+        assert kit.collector.has_in_flight([tp(0)])
         assert self.columns(kit) == [2, 3, 4]
         assert (kit.finished(), kit.position(), kit.collector.handed_out) == (2, 5, 5)
         assert self.columns(kit) is None
-        assert (kit.finished(), kit.collector.in_hand()) == (5, False)
+        assert (kit.finished(), kit.collector.has_in_flight()) == (5, False)
 
     def test_the_rest_of_an_open_chunk(self) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 4))
         kit.take(A)
         assert self.columns(kit) == [1, 2, 3]
-        assert kit.collector.lowest_in_hand(tp(0)) == 1
+        assert kit.collector.lowest_in_flight(tp(0)) == 1
 
     def test_what_was_pushed_back_comes_first_and_alone(self) -> None:
         kit = Kit(2)
@@ -193,7 +193,7 @@ class TestColumns:
         assert kit.collector.handed_out == 4
         assert self.columns(kit, B) == [1]
         assert kit.collector.handed_out == 5
-        assert kit.collector.lowest_in_hand(tp(0), but=A) == 1
+        assert kit.collector.lowest_in_flight(tp(0), but=A) == 1
         assert self.columns(kit, B) == [0, 1]
         assert (kit.finished(0), kit.position(0), kit.position(1)) == (0, 2, 2)
         kit.collector.finish(A)

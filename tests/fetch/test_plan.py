@@ -63,7 +63,7 @@ class TestPlanning:
         assert not old.by_id
         assert old.body["topics"][0]["topic"] == TOPIC
 
-    @pytest.mark.parametrize("obstacle", ["paused", "held"])
+    @pytest.mark.parametrize("obstacle", ["paused", "suspended"])
     def test_paused_and_held_partitions_are_left_out(self, obstacle: str) -> None:
         kit = Kit(2)
         setattr(kit.states[0], obstacle, True)

@@ -47,7 +47,7 @@ class TestTheOldestMessage:
     def test_it_is_the_first_in_the_buffer(self) -> None:
         assert oldest_of([Chunk(5, 9, (7, 70), (8, 80))], 5, {}) == Oldest(5, 7, 70)
 
-    def test_what_is_in_hand_is_older(self) -> None:
+    def test_what_is_in_flight_is_older(self) -> None:
         assert oldest_of([Chunk(6, 9, (7, 70))], 5, {5: 50}) == Oldest(5, 5, 50)
 
     def test_markers_and_aborted_messages_are_passed(self) -> None:

@@ -104,7 +104,7 @@ CHANGES: dict[str, Callable[[Asked], None]] = {
     "a seek": seek,
     "a full partition": full,
     "a pause": lambda asked: asked.kit.states[1].pause(),
-    "a hold": lambda asked: setattr(asked.kit.states[1], "held", True),
+    "a hold": lambda asked: setattr(asked.kit.states[1], "suspended", True),
     "a partition that went": lambda asked: asked.kit.buffer.drop([tp(1)]),
     "a partition that came": lambda asked: asked.kit.buffer.add(tp(7), asked.kit.states[1], "new") and None,
     "new metadata": lambda asked: setattr(asked, "snapshot", cluster()),

@@ -71,7 +71,7 @@ def test_each_thread_comes_to_the_lock_once_and_then_goes_past_it(kit: Kit, thre
     assert third.at_the_lock() == (0, 6)
     assert [two.past_the_lock(), third.past_the_lock(), one.past_the_lock()] == [(0, 7), (0, 8), None]
     assert settled(kit) == (9, 5)
-    assert [kit.collector.lowest_in_hand(tp(0), each.who) for each in three] == [7, 5, 5]
+    assert [kit.collector.lowest_in_flight(tp(0), each.who) for each in three] == [7, 5, 5]
     assert kit.collector.handed_out == 9
 
 
@@ -96,7 +96,7 @@ def test_what_a_thread_takes_after_somebody_looked_is_noted_too(kit: Kit, three:
     assert settled(kit) == (3, 1)  # the commit worker looks, which ends the lane for both
     assert two.past_the_lock() is None
     assert one.at_the_lock() == (0, 3)
-    assert two.past_the_lock() == (0, 4)  # it has kept its slot: what it had in hand is of the same partition
+    assert two.past_the_lock() == (0, 4)  # it has kept its slot: what it had in flight is of the same partition
     assert settled(kit) == (5, 3)
 
 
@@ -108,13 +108,13 @@ def test_who_has_a_message_of_another_partition_comes_to_the_lock(kit: Kit, thre
     assert [one.at_the_lock(), two.at_the_lock(), one.past_the_lock()] == [(0, 0), (0, 1), (0, 2)]
     assert one.at_the_lock() == (1, 0)
     assert two.past_the_lock() is None
-    assert kit.collector.in_hand({tp(0)})
+    assert kit.collector.has_in_flight({tp(0)})
     assert two.at_the_lock() == (1, 1)
     assert [one.past_the_lock(), two.past_the_lock()] == [(1, 2), (1, 3)]
     assert (settled(kit, 0), settled(kit, 1)) == ((3, 3), (4, 2))
 
 
-def test_who_has_a_batch_in_hand_comes_to_the_lock(kit: Kit, three: list[Consuming]) -> None:
+def test_who_has_a_batch_in_flight_comes_to_the_lock(kit: Kit, three: list[Consuming]) -> None:
     one, two, _ = three
     kit.fetched(0, batch(0, 9))
     assert [one.at_the_lock(), two.at_the_lock()] == [(0, 0), (0, 1)]
@@ -126,7 +126,7 @@ def test_who_has_a_batch_in_hand_comes_to_the_lock(kit: Kit, three: list[Consumi
 
 
 @pytest.mark.parametrize("again", [0, 1])
-def test_a_batch_after_a_seek_back_is_in_hand_from_its_first_message(
+def test_a_batch_after_a_seek_back_is_in_flight_from_its_first_message(
     kit: Kit, three: list[Consuming], again: int
 ) -> None:
     one, two, _ = three
@@ -156,7 +156,7 @@ def test_nothing_comes_past_the_lock_after_a_partition_was_taken(kit: Kit, three
     assert [one.past_the_lock(), two.past_the_lock()] == [None, None]
     lost = {tp(0): 1} if how == "take_away" else {}
     assert kit.collector.taken_away(one.who) == lost  # 2 was in its hand, and 1 in the other's
-    assert kit.collector.in_hand({tp(0)}) == (how in ("shelve", "leave"))
+    assert kit.collector.has_in_flight({tp(0)}) == (how in ("shelve", "leave"))
 
 
 def test_what_was_pushed_back_comes_before_anything_past_the_lock(kit: Kit, three: list[Consuming]) -> None:
@@ -247,7 +247,7 @@ def test_threads_that_iterate_share_everything_and_nothing_is_finished_too_early
                 return kit.collector.take(who)
 
         for message in kit.collector.lane.iterate(long_way):
-            mine.append(message.offset)  # in hand until the next call
+            mine.append(message.offset)  # in flight until the next call
 
     workers, before = [threading.Thread(target=consume) for _ in range(4)], sys.getswitchinterval()
     sys.setswitchinterval(1e-5)

@@ -165,7 +165,7 @@ class Pages:
         states = [state.value for state in MemberState]
         lines = []
         for number in range(rng.randint(1, 20)):
-            kind = rng.choice(("state", "state", "handed out", "held", "revoked", "lost", "retry", text(rng)))
+            kind = rng.choice(("state", "state", "handed out", "suspended", "revoked", "lost", "retry", text(rng)))
             event: dict[str, Any] = {"time": float(number), "moment": 0.0, "kind": kind, "group": "g"}
             event |= {"member": rng.choice(members), "generation": rng.randint(-1, 3)}
             event |= {"old": rng.choice(states), "new": rng.choice(states), "reason": text(rng)}

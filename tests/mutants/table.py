@@ -18,15 +18,15 @@ MUTANTS = read(r"""
 -                if key_queue is not None or batched:
 +                if (key_queue is not None and key_queue.waiting) or batched:
 # run(): what is held by a rebalance starts all the same
--                if (gate := key_queue.part.gate).held or gate.paused:
+-                if (gate := key_queue.part.gate).suspended or gate.paused:
 +                if False:
 # run(): what is paused starts all the same
--                if (gate := key_queue.part.gate).held or gate.paused:
-+                if key_queue.part.gate.held:
+-                if (gate := key_queue.part.gate).suspended or gate.paused:
++                if key_queue.part.gate.suspended:
 # run(): a paused partition keeps the room of the others
 -        return 0 if self.ending else self._plan.max_in_flight - self.in_flight + self._set_aside()
 +        return 0 if self.ending else self._plan.max_in_flight - self.in_flight
-# run(): a reset forgets what is in hand below it
+# run(): a reset forgets what is in flight below it
 -            if beyond:
 -                continue
 @ processing/key_queues.py processing/test_simulation.py
@@ -86,7 +86,7 @@ MUTANTS = read(r"""
 -zlib.crc32(raw, zlib.crc32(b"%d" % base))
 +zlib.crc32(raw)
 @ runtime/running/run.py processing/test_running_truth.py
-# run(): what another thread has in hand is finished by the map
+# run(): what another thread has in flight is finished by the map
 -if queue is None or self.engine.collector.in_flight.lowest(queue, but=RUN_OWNER) is not None:
 +if queue is None:
 @ runtime/engine/delivery.py processing/test_running_truth.py
@@ -249,8 +249,8 @@ MUTANTS = read(r"""
 +return sorted(listed, key=hash)
 @ runtime/engine/commits/committer.py simulation/test_found.py seeds=600
 # a commit of one thread undoes another's
--dict(self._not_behind(self.held()) if
-+dict(self.held() if
+-dict(self._not_behind(self.consumed()) if
++dict(self.consumed() if
 @ runtime/engine/commits/committer.py runtime/test_committer.py
 # a commit takes over what was taken away from another thread
 -goes_on = same and tp not in commit.lost
@@ -309,7 +309,7 @@ MUTANTS = read(r"""
 -elif queue.state.is_fetchable():
 +elif queue.chunks:
 @ fetch/collect.py fetch/test_lane.py seeds=600
-# the lane: what is in hand counts as finished
+# the lane: what is in flight counts as finished
 -self.in_flight[who] = ((queue, offset),)
 -            self.in_flight.settle
 +self.in_flight[who] = ()

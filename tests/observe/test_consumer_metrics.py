@@ -41,7 +41,7 @@ def test_what_a_consumer_reports(kafka43: DevBroker, topic: Callable[..., str], 
         assert (_value(metrics, "records_lag"), _value(metrics, "queued_messages")) == (
             4,
             0,
-        )  # the last chunk is in hand
+        )  # the last chunk is in flight
         assert 2 <= _value(metrics, "records_lag_max") <= 4
         until(lambda: _value(metrics, "heartbeats_answered_total") >= 3)
         assert f'group="{group}"' in metrics.prometheus()

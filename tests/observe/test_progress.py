@@ -68,14 +68,14 @@ def test_from_a_burst_to_its_end(broker: MemoryBroker, opened: Open, kind: str, 
     assert 0 <= seen.lag_seconds <= time.time() - before + 0.01
     for _ in range(9):
         consumer.consume()
-    assert (only(consumer).lag, only(consumer).exact) == (1, True), "the last message is in hand, not finished"
+    assert (only(consumer).lag, only(consumer).exact) == (1, True), "the last message is in flight, not finished"
     assert consumer.consume(block=False) is None
     seen = only(consumer)
     assert (seen.position, seen.lag, seen.lag_seconds, seen.exact) == (10, 0, 0.0, True)
 
 
 @pytest.mark.parametrize("how", ["batch", "arrow", "asyncio"])
-def test_what_is_in_hand_is_known_when_its_bytes_are_gone(broker: MemoryBroker, opened: Open, how: str) -> None:
+def test_what_is_in_flight_is_known_when_its_bytes_are_gone(broker: MemoryBroker, opened: Open, how: str) -> None:
     broker.produce("orders", [b"x"] * 3)
     consumer = opened("classic")
     if how == "batch":
@@ -122,7 +122,7 @@ def test_a_paused_partition_remembers_what_waits(broker: MemoryBroker, opened: O
     broker.produce("orders", [b"x"] * 4)
     consumer = opened("classic")
     consumer.consume()
-    consumer.consume(block=False)  # the second is in hand
+    consumer.consume(block=False)  # the second is in flight
     consumer.pause()
     seen = only(consumer)
     assert (seen.paused, seen.lag, seen.exact) == (True, 3, True)

@@ -36,7 +36,7 @@ STORY = [
     did(100.1, "m1", "handed out", A, B),
     moved(110.0, "", "unjoined", "revoking", "first join"),
     moved(110.1, "m1", "stable", "revoking", "the group rebalances", 1),
-    did(110.1, "m1", "held", A, B),
+    did(110.1, "m1", "suspended", A, B),
     moved(110.3, "m1", "assigning", "stable", "assignment taken over", 2),
     did(110.3, "m1", "handed out", A),
     moved(110.4, "m2", "assigning", "stable", "assignment taken over", 2),

@@ -8,15 +8,15 @@ checks after each step what ``run()`` promises:
 * what a commit or its map says to be finished is, and is not started again by whoever reads it;
 * what a handler has returned for before a commit is finished in it, wherever its worker is in its block: after a death,
   a stop or a rebalance nobody works on that again (as far as maps have room);
-* a commit happens, whatever length of metadata the brokers take; maps stay within that, and what is in hand within its
+* a commit happens, whatever length of metadata brokers take; maps stay within that, and what is in flight within its
   own bound;
 * whatever a handler raises for a message, its worker goes on, or the run ends;
-* when a worker finds nothing to do, no partition waits of which little is in hand;
+* when a worker finds nothing to do, no partition waits of which little is in flight;
 * nothing of a partition that is held or paused starts, no result of a lost one counts;
-* retention, a log that was cut and a topic that was made anew take nothing from what is in hand and still in the log's
+* retention, a log that was cut and a topic that was made anew take nothing that is in flight and still in the log's
   past: it is worked on, and no commit passes it before;
 * after a seek, and where a partition comes back, no key (no partition) is worked on twice at a time in one process;
-* what a paused partition has in hand leaves room to the others;
+* what a paused partition has in flight leaves room to the others;
 * a failed message is not tried again before its time, nor more often than allowed;
 * in the end everything has been finished.
 """
@@ -64,7 +64,7 @@ class Note:
 
 @dataclass
 class Gate:
-    held: bool = False
+    suspended: bool = False
     paused: bool = False
 
 
@@ -106,15 +106,15 @@ class Member:
         assert (known is None) is (not text), f"a map that nobody can read: {text!r}"
         self.gates[tp], self.position[tp], self.skipped[tp] = Gate(), base, (base, known)
 
-    def hold(self, tps: set[TopicPartition]) -> None:
+    def suspend(self, tps: set[TopicPartition]) -> None:
         for tp in tps:
-            self.gates[tp].held = True
+            self.gates[tp].suspended = True
         self.draining |= tps
         self.work.interrupt()
 
     def release(self) -> None:
         for tp in self.draining:
-            self.gates[tp].held = False
+            self.gates[tp].suspended = False
         self.draining = set()
 
     def collect(self) -> None:
@@ -127,7 +127,7 @@ class Member:
         self.draining -= tps
 
     def forget(self, tps: set[TopicPartition]) -> None:
-        """Nothing of these that is in hand counts any more."""
+        """Nothing of these that is in flight counts any more."""
         self.collect()
         self.work.forget(tps)
         self._forget(lambda place: place[0] in tps)
@@ -172,7 +172,7 @@ class Member:
         for tp, start in self.world.start.items():
             if tp in self.gates and self.position[tp] < start:  # OFFSET_OUT_OF_RANGE
                 self.cut(tp, start)
-        free = [tp for tp, gate in self.gates.items() if not (gate.held or gate.paused or self.is_full(tp))]
+        free = [tp for tp, gate in self.gates.items() if not (gate.suspended or gate.paused or self.is_full(tp))]
         there = [tp for tp in free if self.left(tp)]
         room = work.capacity()
         if not there or room <= 0:
@@ -225,7 +225,7 @@ class Member:
             self.world.check_capacity(self)
         for part in work.parts.values() if not slot.todo else ():
             little = len(part.pending) < 2 * work.capacity() and part.map_fits(work.map_room)
-            assert not (part.full and little), f"{part.tp} waits, though little of it is in hand"
+            assert not (part.full and little), f"{part.tp} waits, though little of it is in flight"
 
     def at(self, key_queue: KeyQueue) -> list[Note]:
         """What the handler is called for."""
@@ -380,7 +380,7 @@ class World:
         if not member.draining:
             some = {tp for tp in member.gates if self.chance.random() < 0.6}
             if some:
-                member.hold(some)
+                member.suspend(some)
             return
         if member.busy(member.draining) and self.chance.random() < 0.7:
             return
@@ -491,7 +491,7 @@ class World:
         assert notes, "a key queue without messages"
         for note in notes:
             assert note.tp in member.gates, f"{note} of a partition that is gone"
-            assert not member.gates[note.tp].held, f"{note} starts during the rebalance"
+            assert not member.gates[note.tp].suspended, f"{note} starts during the rebalance"
             assert not member.gates[note.tp].paused, f"{note} starts while its partition is paused"
         if self.plan.batch is not None:
             assert len(notes) <= self.plan.batch[0], "a batch that is too large"
@@ -548,7 +548,7 @@ class World:
         return known is not None and known.finished(place[1])
 
     def check_capacity(self, member: Member) -> None:
-        """A worker has found nothing: others may be fetched where all that is in hand waits for the end of a pause."""
+        """A worker found nothing: others may be fetched where all that is in flight waits for the end of a pause."""
         work = member.work
         waits = [part for part in work.parts.values() if part.pending and not part.gate.paused]
         idle = not waits and not work.parked and not any(not hand.idle for hand in member.hands)
@@ -560,9 +560,9 @@ class World:
     def check_counts(self, member: Member) -> None:
         work = member.work
         held = sum(len(part.pending) for part in work.parts.values())
-        assert work.in_flight == held, f"{work.in_flight} in hand, {held} known"
+        assert work.in_flight == held, f"{work.in_flight} in flight, {held} known"
         # A paused partition may keep what it has besides.
-        assert self.trouble or held <= self.plan.max_in_flight, f"{held} in hand"
+        assert self.trouble or held <= self.plan.max_in_flight, f"{held} in flight"
         assert work.ready >= 0 and work.parked >= 0
 
 

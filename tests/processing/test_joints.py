@@ -43,7 +43,7 @@ def write(broker: MemoryBroker, values: list[str]) -> None:
 class Holder:
     """Reads in a thread of its own; ``done`` has the values of what it has worked on, in order."""
 
-    #: How many messages it has in hand while it stands at the gate, and how many of these it has begun.
+    #: How many messages it has in flight while it stands at the gate, and how many of these it has begun.
     holds = begun = 10
     options: ClassVar[dict[str, Any]] = {}
     dies = False
@@ -291,7 +291,7 @@ class Scene:
 
 
 def retention(scene: Scene) -> None:
-    """The log begins behind all that was read: what is in hand is deleted there, and worked on all the same."""
+    """The log begins behind all that was read: what is in flight is deleted there, and worked on all the same."""
     log, fresh = scene.broker._topics.log(TOPIC, 0), [f"new-{n}" for n in range(50, 55)]
 
     def jump() -> None:
@@ -308,7 +308,7 @@ def retention(scene: Scene) -> None:
 
 
 def truncation(scene: Scene) -> None:
-    """A new leader's log has other records from offset 5 on: what is in hand below counts, what is beyond does not."""
+    """A new leader's log has other records from offset 5 on: what is in flight below counts, the rest not."""
     log, fresh = scene.broker._topics.log(TOPIC, 0), [f"new-{n}" for n in range(5, 10)]
 
     def cut() -> None:
@@ -343,7 +343,7 @@ def made_anew(scene: Scene) -> None:
 
 
 def seek(scene: Scene) -> None:
-    """Nothing that is in hand counts; whoever works on it can see that."""
+    """Nothing that is in flight counts; whoever works on it can see that."""
     scene.holder.consumer.seek(0, 3)
     assert all(message.fenced for message in scene.holder.at_work if hasattr(message, "fenced"))
     scene.wanted, scene.once, scene.bound = OLD[3:], [], 3
@@ -474,7 +474,7 @@ def test_nothing_is_forgotten_and_nothing_passed(broker: MemoryBroker, tmp_path:
     try:
         holder.start()
         EVENTS[event](scene)
-        assert scene.committed() <= scene.bound or event == "pause", "a commit has passed what is in hand"
+        assert scene.committed() <= scene.bound or event == "pause", "a commit has passed what is in flight"
         scene.open_gate()
         until(lambda: set(scene.wanted) <= set(scene.done()), LONG)
         until(lambda: scene.committed() == scene.end, LONG)

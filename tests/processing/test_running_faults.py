@@ -58,7 +58,7 @@ def test_librdkafka_fetches_and_the_promises_are_the_same(broker: MemoryBroker, 
 def test_a_process_that_stands_still_loses_its_partitions_and_nothing_else(
     broker: MemoryBroker, member: Callable[..., Any]
 ) -> None:
-    """SIGSTOP beyond the session, another member does the work, SIGCONT: what was in hand does not count any more."""
+    """SIGSTOP beyond the session, another member does the work, SIGCONT: what was in flight does not count any more."""
     fill(broker, [None] * 200)
     options = {"auto_offset_reset": "earliest", "session_timeout_ms": 400, "heartbeat_interval_ms": 50}
     given = {"topic": TOPIC, "bootstrap": broker.bootstrap, "group": "billing", "hold": 0.02, "options": options}

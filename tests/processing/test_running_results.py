@@ -415,7 +415,7 @@ def test_batches_and_commits_of_a_task(broker: MemoryBroker) -> None:
             assert 0 < len(batch) <= 4
             seen += [message.offset for message in batch]
             await consumer.commit()
-            assert committed(broker) == seen[-1] + 1, "what the task has in hand is committed"
+            assert committed(broker) == seen[-1] + 1, "what the task has in flight is committed"
         assert seen == list(range(10))
         before = len(beats)
         assert await consumer.consume_batch_async(4, 50) == []
@@ -430,7 +430,7 @@ def test_batches_and_commits_of_a_task(broker: MemoryBroker) -> None:
     consumer.stop()
 
 
-def test_tasks_have_their_own_batches_in_hand(broker: MemoryBroker) -> None:
+def test_tasks_have_their_own_batches_in_flight(broker: MemoryBroker) -> None:
     fill(broker, [None] * 4)
     consumer = SimpleConsumer(TOPIC, broker.bootstrap, "billing", auto_offset_reset="earliest")
 
@@ -447,7 +447,7 @@ def test_tasks_have_their_own_batches_in_hand(broker: MemoryBroker) -> None:
         await taken.wait()
         assert [message.offset for message in await consumer.consume_batch_async(2, 10_000)] == [2, 3]
         await consumer.commit()
-        assert committed(broker) == 0, "another task has the first two in hand"
+        assert committed(broker) == 0, "another task has the first two in flight"
         go_on.set()
         await holding
         await consumer.commit()

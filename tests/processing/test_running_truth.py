@@ -200,7 +200,7 @@ def test_a_handler_that_consumes_is_told(broker: MemoryBroker, member: Callable[
     assert isinstance(going.error.__cause__, err.ConcurrentUseError)
 
 
-def test_what_another_thread_has_in_hand_is_in_no_map(broker: MemoryBroker, member: Callable[..., Any]) -> None:
+def test_what_another_thread_has_in_flight_is_in_no_map(broker: MemoryBroker, member: Callable[..., Any]) -> None:
     """It was handed out before the run began, and its thread has not come back."""
     fill(broker, [None] * 20)
     consumer, seen, leave = member(), [], threading.Event()  # type: ignore[var-annotated]

@@ -25,7 +25,7 @@ TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 @dataclass
 class Gate:
-    held: bool = False
+    suspended: bool = False
     paused: bool = False
 
 
@@ -420,7 +420,7 @@ def test_chance_decides_the_pause_of_what_a_worker_hands_in() -> None:
 # -- pauses, rebalances, the end --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("why", ["held", "paused"])
+@pytest.mark.parametrize("why", ["suspended", "paused"])
 def test_a_partition_that_is_kept_back_goes_on_in_its_order(why: str) -> None:
     bench = Bench(NONE)
     bench.offer(3)
@@ -448,7 +448,7 @@ def test_a_paused_partition_leaves_its_room_to_others() -> None:
     bench.gates[TP].paused = False
     assert len(bench.take()) == 4
     assert bench.work.capacity() == 6
-    bench.gates[TP].held = True
+    bench.gates[TP].suspended = True
     assert bench.work.capacity() == 6
     bench.gates[TP].paused = True
     assert bench.work.capacity() == 6, "what runs has not made room"
@@ -647,7 +647,7 @@ def test_a_map_says_on_what_others_have_finished() -> None:
     assert bench.part().skip is None
 
 
-def test_the_age_of_what_is_in_hand() -> None:
+def test_the_age_of_what_is_in_flight() -> None:
     bench = Bench(NONE)
     assert bench.work.oldest() is None
     bench.now = 5.0

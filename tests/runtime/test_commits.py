@@ -135,7 +135,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", list(WAYS))
-def test_what_was_in_hand_at_a_loss_is_not_reported_as_committed(
+def test_what_was_in_flight_at_a_loss_is_not_reported_as_committed(
     broker: Broker, make: Callable[..., Any], way: str
 ) -> None:
     if way == "consume_arrow":
@@ -163,7 +163,7 @@ def test_what_was_in_hand_at_a_loss_is_not_reported_as_committed(
     assert broker.committed("g")[TopicPartition("t", again.partition_id)] == 1
 
 
-def test_what_a_rebalance_took_while_it_was_in_hand_is_told_and_the_rest_is_committed(
+def test_what_a_rebalance_took_while_it_was_in_flight_is_told_and_the_rest_is_committed(
     broker: Broker, make: Callable[..., Any]
 ) -> None:
     first = make(revoke_drain_ms=0)
@@ -194,7 +194,7 @@ def test_a_partition_that_comes_back_with_its_buffer_is_committed(broker: Broker
     assert broker.committed("g")[TopicPartition("t", message.partition_id)] == 1
 
 
-def test_a_stop_forgets_what_was_in_hand(broker: Broker, make: Callable[..., Any]) -> None:
+def test_a_stop_forgets_what_was_in_flight(broker: Broker, make: Callable[..., Any]) -> None:
     """It comes again, so a commit before that does not cover it, nor anything else."""
     consumer = make()
     before = consumer.consume()
@@ -207,7 +207,7 @@ def test_a_stop_forgets_what_was_in_hand(broker: Broker, make: Callable[..., Any
 
 
 @pytest.mark.parametrize("kind", [SimpleConsumer, ManagedBalancedConsumer])
-def test_an_automatic_commit_covers_what_is_finished_and_not_what_is_in_hand(
+def test_an_automatic_commit_covers_what_is_finished_and_not_what_is_in_flight(
     broker: Broker, make: Callable[..., Any], kind: Any
 ) -> None:
     consumer = make(kind, auto_commit_enable=True, auto_commit_interval_ms=20)
@@ -526,20 +526,20 @@ def test_a_signal_handler_that_stops_while_the_lock_is_held(
     """In the middle of the look-up: the stop follows when the lock is free, and covers the commit."""
     consumer = make(kind, auto_commit_enable=True)
     message = consumer.consume()
-    look = consumer._session.committer.held
+    look = consumer._session.committer.consumed
 
     def interrupted() -> Any:
         signal.raise_signal(signal.SIGUSR1)
         return look()
 
-    consumer._session.committer.held = interrupted
+    consumer._session.committer.consumed = interrupted
     old = signal.signal(signal.SIGUSR1, lambda *_: consumer.stop(timeout=2))
     began = time.monotonic()
     try:
         consumer.commit_offsets()
     finally:
         signal.signal(signal.SIGUSR1, old)
-        consumer._session.committer.held = look
+        consumer._session.committer.consumed = look
     assert time.monotonic() - began < 1.9
     assert broker.committed("g")[TopicPartition("t", message.partition_id)] == 1
     with pytest.raises(err.ConsumerStoppedException):
@@ -548,7 +548,7 @@ def test_a_signal_handler_that_stops_while_the_lock_is_held(
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_stop_that_was_faster_than_a_commit_is_told(broker: Broker, make: Callable[..., Any], wait: bool) -> None:
-    """What was in hand is forgotten by then: the call must not return as if there were nothing to commit."""
+    """What was in flight is forgotten by then: the call must not return as if there were nothing to commit."""
     consumer = make(SimpleConsumer)
     consumer.consume()
     consumer._session.require_running = consumer.stop

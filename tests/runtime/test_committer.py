@@ -66,7 +66,7 @@ class Member:
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
             subscription=subscription,
             collector=SimpleNamespace(
-                in_flight=InFlight(), lowest_in_hand=lambda *_a, **_k: None, taken_away=lambda _who: {}
+                in_flight=InFlight(), lowest_in_flight=lambda *_a, **_k: None, taken_away=lambda _who: {}
             ),
             group_id="g",
             log_fields=LogFields("g"),
@@ -117,7 +117,7 @@ def member() -> Iterator[Member]:
     made.committer.join(5)
 
 
-def test_an_explicit_commit_covers_what_is_in_hand_and_an_automatic_one_what_is_finished(member: Member) -> None:
+def test_an_explicit_commit_covers_what_is_in_flight_and_an_automatic_one_what_is_finished(member: Member) -> None:
     assert member.committer.commit_finished(1.0, "test")
     member.commit(None, EXPLICIT)
     assert member.sent == [(7, {0: 3, 1: 3}), (7, {0: 4, 1: 4})]

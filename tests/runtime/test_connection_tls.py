@@ -306,7 +306,7 @@ def test_tls_in_a_monkey_patched_process(authority: Authority, name: str) -> Non
             connection = Connection("localhost", int(sys.argv[1]), handler, ConnectionSettings(
                 security=security, request_timeout_ms=400))
             connection.connect()
-            assert net.is_green(connection._hold.sock)
+            assert net.is_green(connection._shared.sock)
             body = {HEARTBEAT!r}
             assert connection.request(schemas.HEARTBEAT, body)["error_code"] == 0
             try:

@@ -42,7 +42,7 @@ def test_resuming_wakes_the_fetchers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert message.value == b"m1"
 
 
-def test_what_is_in_hand_is_not_committed() -> None:
+def test_what_is_in_flight_is_not_committed() -> None:
     """Not at an interval, and not at the stop; what was finished is."""
     options: dict[str, Any] = {"auto_commit_enable": True, "auto_commit_interval_ms": 10, "consumer_timeout_ms": 5000}
     with MemoryBroker({"orders": 1}) as broker:

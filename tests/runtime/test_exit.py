@@ -79,7 +79,7 @@ def test_the_member_leaves_under_gevent(broker: MemoryBroker) -> None:
 def test_what_is_finished_is_committed_where_commits_are_automatic(broker: MemoryBroker) -> None:
     done = _run(broker, "", "{'auto_commit_enable': True}")
     assert "[b'a', b'b']" in done.stdout, done.stderr
-    assert broker.committed(GROUP) == {TopicPartition(TOPIC, 0): 1}  # b was in hand
+    assert broker.committed(GROUP) == {TopicPartition(TOPIC, 0): 1}  # b was in flight
     assert broker.members(GROUP) == []
 
 

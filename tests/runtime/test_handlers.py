@@ -187,7 +187,7 @@ def test_what_fails_in_the_pool_is_raised_and_not_printed(capfd: pytest.CaptureF
 
 
 def test_dialling_connects_by_name(handler: Handler, listener: socket.socket) -> None:
-    sock = net.dial(handler, "localhost", listener.getsockname()[1], timeout=5, hold=net.SocketHold(handler))
+    sock = net.dial(handler, "localhost", listener.getsockname()[1], timeout=5, shared=net.SharedSocket(handler))
     try:
         assert sock.getpeername() == listener.getsockname()
         assert net.is_green(sock) == isinstance(handler, GEventHandler)
@@ -197,7 +197,7 @@ def test_dialling_connects_by_name(handler: Handler, listener: socket.socket) ->
 
 def test_dialling_uses_the_source_address(handler: Handler, listener: socket.socket) -> None:
     sock = net.dial(
-        handler, *listener.getsockname(), timeout=5, source_address=("127.0.0.7", 0), hold=net.SocketHold(handler)
+        handler, *listener.getsockname(), timeout=5, source_address=("127.0.0.7", 0), shared=net.SharedSocket(handler)
     )
     accepted, address = listener.accept()
     accepted.close()
@@ -220,7 +220,7 @@ class _Resolver(ThreadingHandler):
 def test_every_address_of_a_name_is_tried(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     handler = _Resolver([("127.0.0.2", 1), ("127.0.0.3", 1), ("127.0.0.1", port)])
-    sock = net.dial(handler, "broker.test", port, timeout=5, hold=net.SocketHold(handler))
+    sock = net.dial(handler, "broker.test", port, timeout=5, shared=net.SharedSocket(handler))
     assert sock.getpeername() == ("127.0.0.1", port)
     sock.close()
 
@@ -232,7 +232,7 @@ def test_all_failures_are_told(listener: socket.socket) -> None:
             "broker.test",
             9,
             timeout=5,
-            hold=net.SocketHold(ThreadingHandler()),
+            shared=net.SharedSocket(ThreadingHandler()),
         )
     assert "127.0.0.2:1: connection refused" in str(caught.value)
     assert "127.0.0.3:1: connection refused" in str(caught.value)
@@ -257,39 +257,39 @@ def test_an_address_that_swallows_packets_leaves_time_for_the_next(
     listener: socket.socket, black_hole: tuple[str, int]
 ) -> None:
     handler = _Resolver([black_hole, listener.getsockname()])
-    net.dial(handler, "broker.test", 9, timeout=0.6, hold=net.SocketHold(handler)).close()
+    net.dial(handler, "broker.test", 9, timeout=0.6, shared=net.SharedSocket(handler)).close()
 
 
 def test_dialling_keeps_its_deadline(handler: Handler, black_hole: tuple[str, int]) -> None:
     start = time.monotonic()
     with pytest.raises(net.DialError, match="no answer in time"):
-        net.dial(handler, *black_hole, timeout=0.1, hold=net.SocketHold(handler))
+        net.dial(handler, *black_hole, timeout=0.1, shared=net.SharedSocket(handler))
     assert time.monotonic() - start < 5
 
 
 def test_a_silent_resolver_is_left_behind() -> None:
     start = time.monotonic()
     with pytest.raises(socket.gaierror, match=r"no answer within 0\.1 s"):
-        net.dial(_Resolver([], delay=3), "broker.test", 9, timeout=0.1, hold=net.SocketHold(ThreadingHandler()))
+        net.dial(_Resolver([], delay=3), "broker.test", 9, timeout=0.1, shared=net.SharedSocket(ThreadingHandler()))
     assert time.monotonic() - start < 2
 
 
 def test_close_wakes_a_dialler(handler: Handler, black_hole: tuple[str, int]) -> None:
-    hold = net.SocketHold(handler)
+    shared = net.SharedSocket(handler)
     outcome: list[Any] = []
 
     def work() -> None:
         try:
-            net.dial(handler, *black_hole, timeout=30, hold=hold)
+            net.dial(handler, *black_hole, timeout=30, shared=shared)
         except OSError as error:
             outcome.append((error, time.monotonic()))
 
     worker = handler.spawn("dialler", work)
-    while hold.sock is None:
+    while shared.sock is None:
         handler.sleep(0.001)
     handler.sleep(0.05)
     start = time.monotonic()
-    hold.close()
+    shared.close()
     worker.join(5)
     assert isinstance(outcome[0][0], ConnectionAbortedError)
     assert outcome[0][1] - start < 5
@@ -297,11 +297,11 @@ def test_close_wakes_a_dialler(handler: Handler, black_hole: tuple[str, int]) ->
 
 def test_close_wakes_a_caller_that_waits_for_the_resolver() -> None:
     handler = _Resolver([], delay=3)
-    hold = net.SocketHold(handler)
-    threading.Timer(0.05, hold.close).start()
+    shared = net.SharedSocket(handler)
+    threading.Timer(0.05, shared.close).start()
     start = time.monotonic()
     with pytest.raises(ConnectionAbortedError):
-        net.dial(handler, "broker.test", 9, 30, hold=hold)
+        net.dial(handler, "broker.test", 9, 30, shared=shared)
     assert time.monotonic() - start < 2
 
 
@@ -335,7 +335,7 @@ def test_monkey_patched_process(name: str) -> None:
                 gevent.sleep(0.005)
         ticker = gevent.spawn(tick)
         with socket.create_server(("127.0.0.1", 0)) as server:
-            sock = net.dial(handler, "localhost", server.getsockname()[1], 5, hold=net.SocketHold(handler))
+            sock = net.dial(handler, "localhost", server.getsockname()[1], 5, shared=net.SharedSocket(handler))
             assert net.is_green(sock), type(sock)
             sock.close()
         handler.sleep(0.3)

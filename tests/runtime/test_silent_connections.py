@@ -275,7 +275,7 @@ class TestTheLink:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this platform has no TCP_USER_TIMEOUT")
 def test_the_kernel_gives_up_what_nobody_acknowledges(broker: SilentProxyBroker, handler: Handler) -> None:
-    sock = net.dial(handler, "127.0.0.1", broker._port, 5.0, net.SocketHold(handler))
+    sock = net.dial(handler, "127.0.0.1", broker._port, 5.0, net.SharedSocket(handler))
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == net.USER_TIMEOUT_MS == 20_000
     sock.close()
 

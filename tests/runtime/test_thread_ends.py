@@ -45,7 +45,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("named", [False, True], ids=["what is in hand", "named offsets"])
+@pytest.mark.parametrize("named", [False, True], ids=["what is in flight", "named offsets"])
 @pytest.mark.parametrize("way", list(WAYS))
 def test_what_it_has_committed_is_finished(broker: MemoryBroker, consumer: Any, way: str, named: bool) -> None:
     def life() -> None:
@@ -88,7 +88,7 @@ def test_it_may_end_before_another_one_has_committed_what_came_first(broker: Mem
 
 
 def test_it_is_noticed_while_the_others_go_on(broker: MemoryBroker, consumer: Any) -> None:
-    """The thread that reads on has a message in hand all the time."""
+    """The thread that reads on has a message in flight all the time."""
     took, committed = threading.Event(), threading.Event()
 
     def life() -> None:

@@ -84,7 +84,7 @@ class Plan:
     #: Threads (with ``tasks``: asyncio tasks of one event loop) that read from one consumer.
     readers: int = 1
     tasks: bool = False
-    #: How often a reader dies with what it has in hand.
+    #: How often a reader dies with what it has in flight.
     dying: float = 0.0
     reset: OffsetReset = "earliest"
     #: How much of what is produced is damaged, and what the user has decided about that.

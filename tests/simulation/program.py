@@ -159,7 +159,7 @@ class Program(Watched):
                 self._start_reader()
 
     def reader_died(self, reader: Reader) -> None:
-        """A reader ends with messages in hand: they are unfinished for good in this life of the consumer."""
+        """A reader ends with messages in flight: they are unfinished for good in this life of the consumer."""
         self.dead_hands = self.dead_hands or bool(reader.hand)
 
     def running_consumer(self) -> SimulatedConsumer:

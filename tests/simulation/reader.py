@@ -34,7 +34,7 @@ class SimulatedMemoryError(MemoryError):
 
 
 class ReaderDied(Exception):
-    """The user's code had a bug: its thread ends with what it has in hand."""
+    """The user's code had a bug: its thread ends with what it has in flight."""
 
 
 _INTERRUPTIONS: tuple[type[BaseException], ...] = (SimulatedInterrupt, SimulatedMemoryError)
@@ -212,7 +212,7 @@ class Reader:
 
     def _maybe_die(self) -> None:
         if self._plan.dying and not self.world.calm and self._random.random() < self._plan.dying:
-            self.program.note(f"a reader dies with {len(self.hand)} messages in hand")
+            self.program.note(f"a reader dies with {len(self.hand)} messages in flight")
             self.world.disturbances += 1
             raise ReaderDied
 
@@ -254,9 +254,9 @@ class Reader:
         except err.KafkaException as error:
             program.note(f"commit_offsets() raised {error!r}")
             return
-        program.note(f"commit_offsets() returned with {len(self.hand)} in hand")
+        program.note(f"commit_offsets() returned with {len(self.hand)} in flight")
         witness, states = self.world.witness, engine.subscription.assignment
-        witness.commit_returned(program, mine, "what was in hand,")
+        witness.commit_returned(program, mine, "what was in flight,")
         if len(program.readers) == 1:
             still = {tp: p for tp, p in positions.items() if p and tp in states and states[tp].position == p}
             witness.commit_returned(program, still, "the position")

@@ -74,7 +74,7 @@ def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
         offsets=OffsetClient(cluster, link, "g", 0),
         subscription=subscription,
         collector=SimpleNamespace(
-            in_flight=InFlight(), lowest_in_hand=lambda *_args, **_named: None, taken_away=lambda _who: {}
+            in_flight=InFlight(), lowest_in_flight=lambda *_args, **_named: None, taken_away=lambda _who: {}
         ),
         group_id="g",
         log_fields=LogFields("g"),
@@ -184,10 +184,10 @@ def test_what_is_on_hold_stays_on_hold_when_something_else_is_dropped() -> None:
     part.look_again = lambda: None
     part.subscription.subscribe(topics=["t"])
     part.take_over([TP, OTHER], retain=True)
-    part.hold([TP])
+    part.suspend([TP])
     part.subscription.release([OTHER])
     part.drop([OTHER])
-    assert part.subscription.assignment[TP].held
+    assert part.subscription.assignment[TP].suspended
 
 
 # -- stop() --------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ FOUND = {
     "consumers share a watch": (7220165, 7231116),
     # They were dropped without a commit; by LATEST their next owner passed messages over.
     "a stop while partitions are given up": (141245,),
-    # A generation joined once more at another coordinator; an aborted message in hand; a late commit under KIP-848.
+    # A generation joined once more at another coordinator; an aborted message in flight; a late commit under KIP-848.
     "false alarms": (58794, 95385, 109247),
     # Readers hear of the messages before the metadata, which may be late, is asked for.
     "messages come with the news of another leader": (5178, 16778),

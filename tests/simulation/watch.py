@@ -115,7 +115,7 @@ class Watched:
         #: Error codes that it has been sent, and those of them that may end it.
         self.injected: set[int] = set()
         self.may_end_by: set[int] = set()
-        #: By simulated thread or asyncio task, and all of them: the dead ones have their messages in hand for ever.
+        #: By simulated thread or asyncio task, and all of them: the dead ones have their messages in flight for ever.
         self.readers: dict[Any, Reader] = {}
         self.everybody: list[Reader] = []
         self.loop: Any = None

@@ -150,7 +150,7 @@ def run(kind: str, path: Path, broker: DevBroker, topic: str, rows: int, harms: 
             if what == "freeze":
                 lives[name].send_signal(signal.SIGSTOP)
                 time.sleep(_FROZEN)
-                lives[name].send_signal(signal.SIGCONT)  # it wakes up with a batch in hand
+                lives[name].send_signal(signal.SIGCONT)  # it wakes up with a batch in flight
             elif what == "freeze and start a second one":
                 # The one that is started must find the checkpoint, or it would be another query.
                 checkpoint = path / f"checkpoint-{name}.json"

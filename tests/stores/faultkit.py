@@ -124,7 +124,7 @@ def kill(fleet: Fleet) -> None:
 
 
 def freeze(fleet: Fleet) -> None:
-    """A process stands still for longer than its session, with messages in hand."""
+    """A process stands still for longer than its session, with messages in flight."""
     worker = fleet.workers[-1]
     worker.send_signal(signal.SIGSTOP)
     time.sleep(FROZEN)

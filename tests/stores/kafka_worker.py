@@ -3,7 +3,7 @@
 ``way``: "transaction", "save", "run" (with threads) or "blind", the control: there the transaction has the group's name
 alone, as with a producer that knows nothing of generations. ``die``: where it ends by kill -9, in which transaction:
 ["produced", 3], "sent" (the offsets are a part of it), "ending" (the commit is on its way), "ended"; or "stands", where
-it stops once, with the offsets in hand. It says ``started``, ``fenced``, and after each batch ``at PARTITION NEXT``;
+it stops once, with the offsets in flight. It says ``started``, ``fenced``, and after each batch ``at PARTITION NEXT``;
 SIGTERM ends it.
 """
 

@@ -305,13 +305,13 @@ def test_a_static_member_that_starts_again(
     with consumer_of(broker, group_instance_id="one") as before:
         old.attach(before)
         until(lambda: store_some(before, old))
-        in_hand = until(lambda: before.consume_batch(10, 50))
+        in_flight = until(lambda: before.consume_batch(10, 50))
         generation = before.generation_id
         with consumer_of(broker, group_instance_id="one") as after:
             new.attach(after)
             assert after.generation_id == generation and after.consumer_id != before.consumer_id
-            with pytest.raises(FencedStoreError), old.transaction(in_hand) as handle:
-                insert(handle, in_hand)
+            with pytest.raises(FencedStoreError), old.transaction(in_flight) as handle:
+                insert(handle, in_flight)
             store_all(after, new, database)
         with pytest.raises(FencedInstanceId):
             until(lambda: before.consume() and False, 60.0)  # it hears of it with its next heartbeat
@@ -325,11 +325,11 @@ def test_a_simple_consumer(broker: MemoryBroker, open_store: Callable[[], SQLSto
             stores[0].attach(first)
         stores[0].attach(first, group="report")
         until(lambda: store_some(first, stores[0]))
-        in_hand = until(lambda: first.consume_batch(10, 50))
+        in_flight = until(lambda: first.consume_batch(10, 50))
         with SimpleConsumer("orders", broker.bootstrap, consumer_timeout_ms=50) as second:
             stores[1].attach(second, group="report")
-            with pytest.raises(FencedStoreError), stores[0].transaction(in_hand) as handle:
-                insert(handle, in_hand)
+            with pytest.raises(FencedStoreError), stores[0].transaction(in_flight) as handle:
+                insert(handle, in_flight)
             store_all(second, stores[1], database)
     assert values(database) == list(range(COUNT))
 

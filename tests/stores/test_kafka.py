@@ -191,7 +191,7 @@ def test_another_process_goes_on(broker: MemoryBroker, producer: FakeProducer) -
         store = attached(producer, consumer)
         with store.transaction(batch := consumer.consume_batch(7, 1000)) as handle:
             send(handle, batch)
-        consumer.consume_batch(7, 1000)  # in hand, and never stored
+        consumer.consume_batch(7, 1000)  # in flight, and never stored
     with consumer_of(broker) as heir:
         go_through(heir, attached(producer, heir), producer)
     exact(producer, broker)

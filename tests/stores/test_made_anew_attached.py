@@ -150,7 +150,7 @@ def anew_and_noticed(broker: MemoryBroker, consumer: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["messages", "arrow", "spans"])
-def test_a_loop_that_has_messages_in_hand(broker: MemoryBroker, open_store: Opener, database: Path, how: str) -> None:
+def test_a_loop_that_has_messages_in_flight(broker: MemoryBroker, open_store: Opener, database: Path, how: str) -> None:
     """They are stored as what they are, messages of the old topic, and the new one's from its beginning on."""
     if how == "arrow":
         pytest.importorskip("pyarrow")
@@ -166,9 +166,9 @@ def test_a_loop_that_has_messages_in_hand(broker: MemoryBroker, open_store: Open
 
     with consumer_of(broker, auto_offset_reset="earliest", fetch_min_bytes=1) as consumer:
         store.attach(consumer)
-        in_hand = until(lambda: take(consumer), 60)
+        in_flight = until(lambda: take(consumer), 60)
         anew_and_noticed(broker, consumer)
-        keep(in_hand)
+        keep(in_flight)
         old = values(database)
         assert old
         assert set(old) <= set(range(COUNT))
@@ -183,7 +183,7 @@ def test_a_loop_that_has_messages_in_hand(broker: MemoryBroker, open_store: Open
     assert values(database) == [*old, *NEW]
 
 
-def test_what_was_in_hand_comes_too_late(broker: MemoryBroker, open_store: Opener, database: Path) -> None:
+def test_what_was_in_flight_comes_too_late(broker: MemoryBroker, open_store: Opener, database: Path) -> None:
     """Another thread has stored of the new topic meanwhile."""
     store = open_store()
     with consumer_of(broker, auto_offset_reset="earliest") as consumer:

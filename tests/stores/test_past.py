@@ -94,7 +94,7 @@ def test_no_message_is_passed_over(shop: Shop, how: str, lost: str) -> None:
     assert shop.open().load("g", [TP]) == {TP: 40}
 
 
-def test_a_claim_finds_it_and_what_is_in_hand_is_refused(shop: Shop) -> None:
+def test_a_claim_finds_it_and_what_is_in_flight_is_refused(shop: Shop) -> None:
     """The partition was given up and came back, and the store has lost what it had in between."""
     store = shop.store
     store.claim("g", [TP, OTHER], 1, "m")

@@ -172,10 +172,10 @@ def test_what_is_in_another_thread_s_hand_is_refused(broker: MemoryBroker, open_
         consume(consumer, store, database, COUNT + MORE, how="save")
         back()
         broker.produce("orders", [b"%d" % n for n in range(COUNT + MORE, COUNT + 2 * MORE)], partition=0)
-        in_hand = until(lambda: consumer.consume_batch(5, 50))
+        in_flight = until(lambda: consumer.consume_batch(5, 50))
         theirs = until(lambda: consumer.consume_batch(5, 50))
         with pytest.raises(StoreWentBackError) as raised:
-            store.save(in_hand, insert)
+            store.save(in_flight, insert)
         assert list(raised.value.next_offsets) == [single]
         with pytest.raises(IllegalStateError, match="would be lost"):
             store.save(theirs, insert)

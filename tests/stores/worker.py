@@ -19,7 +19,7 @@ from managedconsumer.errors import CommitFailedError
 from managedconsumer.stores import FencedStoreError
 from tests.stores import kinds
 
-# How long (seconds) a batch is worked on: a process that is frozen has one in hand.
+# How long (seconds) a batch is worked on: a process that is frozen has one in flight.
 WORK = 0.1
 # How many messages a batch has at most. Commits of a table take a tenth of a second.
 BATCH = {"delta": 200, "iceberg": 200}

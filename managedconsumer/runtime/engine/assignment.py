@@ -132,7 +132,7 @@ class Assignment:
         for tp, queue in list(self.undecided.items()):
             if self.buffer.queues.get(tp) is not queue or queue.undecided is None:
                 del self.undecided[tp]
-            elif not queue.state.held and not queue.state.paused:
+            elif not queue.state.suspended and not queue.state.paused:
                 return queue.undecided
         return None
 
@@ -150,11 +150,11 @@ class Assignment:
             self.collector.settle_lane()
             return self.subscription.partition_state(tp).position
 
-    def hold(self, tps: Collection[TopicPartition]) -> None:
+    def suspend(self, tps: Collection[TopicPartition]) -> None:
         """Suspend these partitions: stop to deliver and to fetch their messages. Buffered messages stay."""
         with self.lock:
             self.collector.shelve()
-            self.subscription.hold(tps)
+            self.subscription.suspend(tps)
             self._interrupt_run()
 
     def _interrupt_run(self) -> None:
@@ -164,13 +164,13 @@ class Assignment:
     def fence(self, tps: Collection[TopicPartition]) -> None:
         """After a loss of the membership: deliver no message of these, and disown those in flight."""
         with self.lock:
-            self.hold(tps)
+            self.suspend(tps)
             for tp in tps:
                 if (queue := self.buffer.queues.get(tp)) is not None:
                     queue.context.fenced = True
 
     def release(self, tps: Iterable[TopicPartition]) -> None:
-        """Undo :meth:`hold`."""
+        """Undo :meth:`suspend`."""
         with self.lock:
             self.subscription.release(tps)
             self._interrupt_run()
@@ -216,7 +216,7 @@ class Assignment:
             new = [tp for tp in tps if tp not in self.buffer.queues]
             for tp in new:
                 self.buffer.add(tp, after[tp], self.partition_object(tp))
-            self.subscription.hold(new)
+            self.subscription.suspend(new)
             return new
 
     def drop(self, tps: Collection[TopicPartition]) -> None:
@@ -229,12 +229,12 @@ class Assignment:
             self.buffer.drop(gone)
             self.wake_fetchers()  # there is room
             keep = [tp for tp in self.subscription.assignment if tp not in gone]
-            held = [tp for tp in keep if self.subscription.assignment[tp].held]
+            suspended = [tp for tp in keep if self.subscription.assignment[tp].suspended]
             if self.subscription.partitions_auto_assigned():
                 self.subscription.assign_from_subscribed(keep, retain=True)
             else:
                 self.subscription.assign_from_user(keep)
-            self.subscription.hold(held)  # a retaining assignment has resumed them
+            self.subscription.suspend(suspended)  # a retaining assignment has resumed them
             self.lock.notify_all()
 
     def seek(self, offsets: Mapping[TopicPartition, int], epochs: Mapping[TopicPartition, int] = _UNKNOWN) -> None:
@@ -293,7 +293,7 @@ class Assignment:
         )
         # Messages in flight came from the earlier log, and still count.
         self.collector.shelve()
-        self.subscription.need_offset_reset(queue.tp, in_hand=True)
+        self.subscription.need_offset_reset(queue.tp, in_flight=True)
         queue.restart()
         self.wake_positions()
 

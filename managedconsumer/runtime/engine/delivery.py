@@ -300,7 +300,7 @@ class Delivery:
             if not self.handler.is_alive(who):
                 for tp, offset in self.collector.leave_behind(who):
                     log.warning(
-                        "%s: a thread (greenlet, task) ended with offset %d of %s-%d in hand, which is not finished: "
+                        "%s: a thread (greenlet, task) ended with offset %d of %s-%d in flight, which is not finished: "
                         "nothing beyond it is committed until another member or another start reads it again",
                         *(self._assignment.group_id or "consumer", offset, *tp),
                         extra=log_fields(tp),
@@ -319,7 +319,7 @@ class Delivery:
             self.leave_dead_owners()
             self._draining += 1
             try:
-                while self.collector.in_hand(tps, but=me) and not (self.life.closed or self.life.stop_wanted):
+                while self.collector.has_in_flight(tps, but=me) and not (self.life.closed or self.life.stop_wanted):
                     if deadline.expired(self.handler.now()):
                         return False
                     self.lock.wait(deadline.remaining(self.handler.now()))

@@ -43,7 +43,7 @@ class ProcessingWatchdog:
             return False
         now, progress = self._engine.handler.now(), self._progress()
         with self._engine.lock:
-            busy = self._engine.collector.in_hand() or self._engine.collector.in_flight.left_behind()
+            busy = self._engine.collector.has_in_flight() or self._engine.collector.in_flight.left_behind()
         if progress != self._seen or not (busy or self.waiting):
             if self.waiting:
                 log.info(
@@ -56,7 +56,7 @@ class ProcessingWatchdog:
         elif not self.waiting and now - self._since > self._limit:
             self.waiting = True
             text = (
-                f"a message has been in hand for more than max_processing_ms={int(self._limit * 1000)}: leaving the "
+                f"a message has been in flight for more than max_processing_ms={int(self._limit * 1000)}: leaving the "
                 "group until the user comes back for the next one"
             )
             self._engine.troubles.note(SOURCE, text)

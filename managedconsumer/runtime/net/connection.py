@@ -110,8 +110,8 @@ class Connection:
         self.heard_at = handler.now()
         """When (handler's clock) the last response came over this connection, or when it was made."""
         self._handler = handler
-        self._hold = net.SocketHold(handler)
-        self._opener = opening.Opener(handler, self.host, port, self.settings, self._hold)
+        self._shared = net.SharedSocket(handler)
+        self._opener = opening.Opener(handler, self.host, port, self.settings, self._shared)
         self._transport: Transport | None = None
         self._pending: collections.deque[Pending] = collections.deque()
         self._last_id = 0
@@ -128,7 +128,7 @@ class Connection:
         self._pid = os.getpid()
 
     def __repr__(self) -> str:
-        state = "connected" if self._ready and not self._hold.closed else "not connected"
+        state = "connected" if self._ready and not self._shared.closed else "not connected"
         return f"<Connection to {self.address}, {state}>"
 
     # -- life ---------------------------------------------------------------------------------------------------
@@ -170,19 +170,22 @@ class Connection:
 
     def close(self) -> None:
         """End the connection; never raises.  A blocked call wakes at once and raises SocketDisconnectedError."""
-        self._hold.close()
+        self._shared.close()
 
     @property
     def connected(self) -> bool:
         """True if requests can be sent: connected, not closed here, and no close of the broker is known."""
         return (
-            self._ready and not self._hold.closed and os.getpid() == self._pid and net.is_established(self._hold.sock)
+            self._ready
+            and not self._shared.closed
+            and os.getpid() == self._pid
+            and net.is_established(self._shared.sock)
         )
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise diagnose.forked(self.address, self._pid, os.getpid())
-        if self._hold.closed:
+        if self._shared.closed:
             raise errors.SocketDisconnectedError(f"the connection to {self.address} is closed")
 
     # -- connecting ---------------------------------------------------------------------------------------------
@@ -248,7 +251,7 @@ class Connection:
             raise errors.IllegalStateError(f"connect() to {self.address} first")
         version = self.version(api) if version is None else version
         if not self._pending:
-            if not net.is_established(self._hold.sock):
+            if not net.is_established(self._shared.sock):
                 self.close()
                 raise errors.SocketDisconnectedError(
                     f"the broker at {self.address} has closed the connection while it was idle"
@@ -282,13 +285,13 @@ class Connection:
         if len(self._pending) != 1:
             return None
         try:
-            self._hold.enter()
+            self._shared.enter()
         except OSError:
             return None
         pending = self._pending[0]
         inbox, held = self._transport.lend_inbox()
         return Lent(
-            descriptor=int(self._hold.sock.fileno()),
+            descriptor=int(self._shared.sock.fileno()),
             inbox=inbox,
             held=held,
             head=framing.rest_of_header(self.settings.client_id, flexible=True),
@@ -311,7 +314,7 @@ class Connection:
             if used.rounds:
                 self._answers += used.rounds
                 self._slowest = used.slowest
-        self._hold.leave()
+        self._shared.leave()
 
     def send_rest(self, data: bytes) -> None:
         """Send the rest of the request in flight, which did not fit into the socket's buffer at once."""
@@ -391,7 +394,7 @@ class Connection:
     def _write(self, pending: Pending, data: bytes) -> None:
         assert self._transport is not None
         try:
-            with self._hold:
+            with self._shared:
                 self._transport.send(data, pending.deadline)
         except BaseException as error:
             self._fail(self._last_words(error), f"while {pending.api.name} was being sent", pending)
@@ -401,7 +404,7 @@ class Connection:
         """Read the body of the response to the oldest request; its first byte has to come by ``begins_by``."""
         assert self._transport is not None  # callers have checked
         try:
-            with self._hold:
+            with self._shared:
                 frame = self._transport.receive_frame(self._frame_size, deadline, begins_by)
             return self._body(pending, frame)
         except BaseException as error:
@@ -414,7 +417,7 @@ class Connection:
         """Return the response in a refused frame of ``size`` bytes, up to its first records. None: it is unreadable."""
         assert self._transport is not None  # it has refused the frame
         try:
-            with self._hold:
+            with self._shared:
                 until = self._handler.now() + _BEGINNING_S
                 first = self._transport.beginning(min(size, _BEGINNING_BYTES), until)
         except (OSError, ValueError):  # it did not come in time, or the connection ended
@@ -440,7 +443,7 @@ class Connection:
         if self._ready or self._transport is None or not diagnose.is_end_of_stream(error):
             return error
         try:
-            with self._hold:
+            with self._shared:
                 self._transport.receive_frame(self._frame_size, self._handler.now() + _LAST_WORDS_S)
         except (OSError, errors.ProtocolError) as reason:
             if isinstance(reason, errors.ProtocolError) or diagnose.is_tls_error(reason):
@@ -452,7 +455,7 @@ class Connection:
         if not isinstance(error, TimeoutError) or self.broker_ranges or self._transport is None:
             return error
         try:
-            with self._hold:
+            with self._shared:
                 deadline = self._handler.now() + _TEXT_ANSWER_S
                 self._transport.send(b"\r\n\r\n", deadline)
                 self._transport.receive_frame(self._frame_size, deadline)
@@ -480,13 +483,13 @@ class Connection:
         """Close the connection: its stream is in an unknown state.  Raises a typed error, if it has a better one."""
         try:
             closed = errors.SocketDisconnectedError(f"the connection to {self.address} was closed {what}")
-            if self._hold.closed and isinstance(error, (OSError, ValueError)):
+            if self._shared.closed and isinstance(error, (OSError, ValueError)):
                 raise closed from error
             meaning = self._meaning(error, what, pending)
             if meaning is not None:
-                raise (closed if self._hold.closed else meaning) from None
+                raise (closed if self._shared.closed else meaning) from None
         finally:
-            silent = isinstance(error, TimeoutError) and self._ready and not self._hold.closed
+            silent = isinstance(error, TimeoutError) and self._ready and not self._shared.closed
             self.close()
             if silent and pending is not None:
                 self.on_silence(self.address, pending.sent_at)

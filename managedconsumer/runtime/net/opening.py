@@ -64,10 +64,10 @@ class Opener:
     """Opens the socket of one connection, and asks the broker aside why it hung up. One thread uses it."""
 
     def __init__(
-        self, handler: Handler, host: str, port: int, settings: ConnectionSettings, hold: net.SocketHold
+        self, handler: Handler, host: str, port: int, settings: ConnectionSettings, shared: net.SharedSocket
     ) -> None:
         """The sockets are in ``hold`` from their first moment."""
-        self._handler, self._host, self._port, self._settings, self._hold = handler, host, port, settings, hold
+        self._handler, self._host, self._port, self._settings, self._shared = handler, host, port, settings, shared
         self._address = diagnose.shown_address(host, port)
 
     def open(self, limit: float) -> Any:
@@ -88,7 +88,7 @@ class Opener:
         try:
             return self._shake_hands(sock, context, deadline)
         except (OSError, ValueError) as error:
-            if self._hold.closed:
+            if self._shared.closed:
                 raise ConnectionAbortedError("closed while connecting") from error
             raise self._failure(error, limit) from None
 
@@ -99,13 +99,13 @@ class Opener:
 
     def _dial(self, limit: float) -> Any:
         source = self._settings.source_address
-        return net.dial(self._handler, self._host, self._port, limit, self._hold, source)
+        return net.dial(self._handler, self._host, self._port, limit, self._shared, source)
 
     def _shake_hands(self, sock: Any, context: Any, deadline: float) -> Any:
         # A trailing dot marks a name as absolute to the resolver; no certificate has it.
         sock = net.wrap_tls(sock, context, self._host.rstrip("."))
-        self._hold.adopt(sock)
-        with self._hold:
+        self._shared.adopt(sock)
+        with self._shared:
             net.handshake(sock, max(deadline - self._handler.now(), 0.001))
         return sock
 
@@ -128,18 +128,18 @@ class Opener:
         )
 
     def _ask_aside(self, api: schemas.Api, body: dict[str, Any], tls: bool) -> dict[str, Any] | None:
-        """Send one harmless request, without any secret, on a second connection in place of the one in the hold.
+        """Send one harmless request, without any secret, on a second connection in place of the one in the shared.
 
         Sent in version 0, which every broker understands, or refuses in that version's form.
         """
-        self._hold.sock.close()
+        self._shared.sock.close()
         deadline = self._handler.now() + _PROBE_S
         try:
             sock = self._dial(_PROBE_S)
             if tls:
                 sock = self._shake_hands(sock, self._settings.security.tls_context(), deadline)
             try:
-                with self._hold:
+                with self._shared:
                     transport, client_id = make_transport(self._handler, sock), self._settings.client_id
                     transport.send(framing.encode_frame(api, 0, 1, client_id, api.encode(0, body)), deadline)
                     frame = transport.receive_frame(_early_size, deadline)

@@ -29,7 +29,7 @@ class DialError(OSError):
         self.attempts = attempts
 
 
-class SocketHold:
+class SharedSocket:
     """Owns a connection's descriptor from dialling to the end, so that :meth:`close` works from anywhere at any time.
 
     A descriptor must not be closed while another thread sits in a system call on it (its number could be given
@@ -172,7 +172,7 @@ def dial(
     host: str,
     port: int,
     timeout: float,
-    hold: SocketHold,
+    shared: SharedSocket,
     source_address: tuple[str, int] | None = None,
 ) -> Any:
     """Connect to ``host``, trying every address it resolves to, all within ``timeout`` seconds.
@@ -184,7 +184,7 @@ def dial(
     :raises ConnectionAbortedError: ``hold`` was closed meanwhile
     """
     deadline = handler.now() + timeout
-    infos = resolve(handler, host, port, timeout, hold)
+    infos = resolve(handler, host, port, timeout, shared)
     attempts: list[tuple[str, OSError]] = []
     for index, (family, kind, proto, _, address) in enumerate(infos):
         share = (deadline - handler.now()) / (len(infos) - index)
@@ -192,15 +192,15 @@ def dial(
             attempts.append((_shown(address), TimeoutError()))
             break
         try:
-            return _connect(handler.socket(family, kind, proto), address, share, hold, source_address)
+            return _connect(handler.socket(family, kind, proto), address, share, shared, source_address)
         except OSError as error:
-            if hold.closed:
+            if shared.closed:
                 raise ConnectionAbortedError("closed while connecting") from error
             attempts.append((_shown(address), error))
     raise DialError(attempts)
 
 
-def resolve(handler: Handler, host: str, port: int, timeout: float, hold: SocketHold) -> list[tuple[Any, ...]]:
+def resolve(handler: Handler, host: str, port: int, timeout: float, shared: SharedSocket) -> list[tuple[Any, ...]]:
     """The addresses of a host.
 
     The resolver has no time-out and cannot be interrupted: a worker waits for it, and is left behind
@@ -225,7 +225,7 @@ def resolve(handler: Handler, host: str, port: int, timeout: float, hold: Socket
     handler.spawn(f"resolver-{host}", look_up)
     deadline = handler.now() + timeout
     while not done.wait(_RESOLVER_SLICE_S):
-        if hold.closed:
+        if shared.closed:
             raise ConnectionAbortedError("closed while connecting")
         if handler.now() >= deadline:
             raise socket.gaierror(socket.EAI_AGAIN, f"the resolver gave no answer within {timeout:g} s")
@@ -238,9 +238,11 @@ def resolve(handler: Handler, host: str, port: int, timeout: float, hold: Socket
     return addresses
 
 
-def _connect(sock: Any, address: Any, timeout: float, hold: SocketHold, source_address: tuple[str, int] | None) -> Any:
-    hold.adopt(sock)
-    with hold:
+def _connect(
+    sock: Any, address: Any, timeout: float, shared: SharedSocket, source_address: tuple[str, int] | None
+) -> Any:
+    shared.adopt(sock)
+    with shared:
         try:
             sock.settimeout(timeout)
             if source_address is not None:
@@ -248,7 +250,7 @@ def _connect(sock: Any, address: Any, timeout: float, hold: SocketHold, source_a
             sock.connect(address)
             _tune(sock)
             # A close() in that moment shuts down a socket that was not connected yet, which has no effect.
-            if hold.closed:
+            if shared.closed:
                 raise ConnectionAbortedError("closed while connecting")
         except BaseException:
             sock.close()

@@ -129,12 +129,12 @@ class RdkafkaPool(FetchPool):
         start = {
             tp: Reading(queue, queue.version, queue.fetch_offset)
             for tp, queue in wanted.items()
-            if (tp not in readings or tp in stop) and not queue.state.held
+            if (tp not in readings or tp in stop) and not queue.state.suspended
         }
         # While one partition is full, all wait: librdkafka has one queue, and a pause would drop a partition's fetched
         # messages. The full one is being consumed, so this does not last.
         full = buffer.nbytes * 2 >= buffer.budget.bound or any(
-            queue.records >= buffer.max_messages for queue in wanted.values() if not queue.state.held
+            queue.records >= buffer.max_messages for queue in wanted.values() if not queue.state.suspended
         )
         return _Step(stop, start, not full)
 
@@ -147,7 +147,7 @@ class RdkafkaPool(FetchPool):
             and state.has_valid_position
             and not state.paused
             and now >= queue.retry_at
-            and not (state.held and queue.records >= self._engine.buffer.max_messages)
+            and not (state.suspended and queue.records >= self._engine.buffer.max_messages)
         )
 
     def _deliver_lot(self, reader: Reader, lot: list[Any]) -> None:

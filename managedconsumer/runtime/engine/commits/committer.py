@@ -122,7 +122,7 @@ class Committer:
                 return self._run.finished(metadata, self._texts.limit)
             return engine.subscription.committable_offsets(metadata)
 
-    def held(self) -> dict[TopicPartition, OffsetAndMetadata]:
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return all positions, with the calling thread's message in flight, without those of other threads."""
         engine, metadata = self._engine, self._metadata()
         me = engine.delivery.caller()
@@ -132,7 +132,7 @@ class Committer:
             engine.collector.in_flight.settle_kept()
             for tp, state in engine.subscription.assignment.items():
                 if state.position is not None and state.finished is not None:
-                    elsewhere = engine.collector.lowest_in_hand(tp, but=me)
+                    elsewhere = engine.collector.lowest_in_flight(tp, but=me)
                     offset = state.position if elsewhere is None else min(state.position, elsewhere)
                     # Another thread may have committed its messages in flight: do not go back behind that commit.
                     offset = max(offset, state.finished or 0)
@@ -227,7 +227,7 @@ class Committer:
                 raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
             who, in_flight = engine.delivery.caller(), engine.collector.in_flight
             taken = engine.collector.taken_away(who)
-            chosen = dict(self._not_behind(self.held()) if offsets is None else offsets)
+            chosen = dict(self._not_behind(self.consumed()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
             chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})
             errors = {tp: self._taken(tp) for tp in lost}
