@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.spark.events import PageViews
 from managedconsumer.spark.options import SourceOptions
@@ -23,7 +22,6 @@ class DemoTopic:
         self.partitions = 0
         options = {"kafka.bootstrap.servers": bootstrap, "subscribe": name, "kafkaConsumer.pollTimeoutMs": "15000"}
         self._view = TopicView(SourceOptions.parse(options, streaming=True))
-        self._pool = ConnectionPool(self._view.cluster)
 
     def prepare(self, partitions: int | None) -> bool:
         """Look at the topic, or make it with so many partitions; True if it was made. None: it must be there."""
@@ -117,12 +115,12 @@ class DemoTopic:
             )
 
     def _first(self, tp: TopicPartition) -> tuple[bytes | None, bytes | None, int] | None:
-        for chunk in fetch_range(self._pool, *tp, 0, 1, RangeLimits(patience=10.0), on_lost=lambda *_: None):
+        for chunk in fetch_range(self._view.cluster, *tp, 0, 1, RangeLimits(patience=10.0), on_lost=lambda *_: None):
             for message in chunk.take(1, 1):
                 return message.partition_key, message.value, message.timestamp
         return None
 
     def close(self) -> None:
         """Close the connections."""
-        self._pool.close()
+        self._view.cluster.close()
         self._view.close()

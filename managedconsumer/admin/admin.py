@@ -21,7 +21,6 @@ from managedconsumer.admin.values import (
 )
 from managedconsumer.coordinator import commits
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.net.connection import Connection
@@ -46,13 +45,12 @@ class Admin:
 
     def __init__(self, cluster: Cluster, patience: float = 30.0) -> None:
         self._cluster, self._patience = cluster, patience
-        self._pool = ConnectionPool(cluster)
         self._offsets = OffsetClient(cluster, None, None, 0)
-        self._coordinators = Coordinators(cluster, self._pool, patience)
+        self._coordinators = Coordinators(cluster, patience)
 
     def close(self) -> None:
         """Close the connections. A later request connects again."""
-        self._pool.close_idle()
+        self._cluster.close_idle()
 
     # -- groups -------------------------------------------------------------------------------------------
 
@@ -140,7 +138,7 @@ class Admin:
         tps = {tp for name in wanted for tp in (*committed[name], *owners[name])}
         ends = self._ends(tps)
         places = {place for name in wanted for place in committed[name].items() if place[0] in ends}
-        old = ages(self._cluster, self._pool, places, ends) if seconds else {}
+        old = ages(self._cluster, places, ends) if seconds else {}
         found = {}
         for name in wanted:
             rows = []
@@ -275,7 +273,7 @@ class Admin:
     ) -> Iterator[tuple[RecordChunk, int]]:
         """As :meth:`read`, but chunks, partition by partition, each with the offset at which its range ends."""
         for tp, (start, stop) in sorted(ranges.items()):
-            for chunk in fetch_range(self._pool, *tp, start, stop, limits, on_lost=lambda _first, _behind: None):
+            for chunk in fetch_range(self._cluster, *tp, start, stop, limits, on_lost=lambda _first, _behind: None):
                 yield chunk, stop
 
     def _partitions(self, topic: str, numbers: Collection[int] | None) -> set[TopicPartition]:

@@ -10,7 +10,6 @@ from typing import Iterable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.fetch_ranges import Range, fetch_first
 from managedconsumer.runtime.waiting.parallel import Parallel
@@ -30,7 +29,7 @@ Place = tuple[TopicPartition, int]
 
 
 def ages(
-    cluster: Cluster, pool: ConnectionPool, places: Iterable[Place], ends: Mapping[TopicPartition, tuple[int, int]]
+    cluster: Cluster, places: Iterable[Place], ends: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[Place, float]:
     """The age (seconds) of the first message at or after each place; 0.0 where there is none up to the log's end.
 
@@ -45,8 +44,8 @@ def ages(
             found[tp, offset] = None
         else:
             logs.setdefault(tp, _Log(tp, *ends[tp], found)).places.append(offset)
-    _together(pool, list(logs.values()))
-    _one_by_one(cluster, pool, [each for each in logs.values() if each.places])
+    _together(cluster, list(logs.values()))
+    _one_by_one(cluster, [each for each in logs.values() if each.places])
     return {place: 0.0 if at is None else max(0.0, now - at / 1000.0) for place, at in dict(found).items()}
 
 
@@ -79,13 +78,13 @@ class _Log:
         return len(self.places) < before
 
 
-def _together(pool: ConnectionPool, logs: list[_Log]) -> None:
+def _together(cluster: Cluster, logs: list[_Log]) -> None:
     """Read the lowest places of all ``logs`` together, then the next ones; leave out a log without an answer."""
     while logs := [each for each in logs if each.places]:
         going_on = []
         for first in range(0, len(logs), _PARTITIONS):
             some = {each.next_range(): each for each in logs[first : first + _PARTITIONS]}
-            for part, chunk in fetch_first(pool, list(some), _LIMITS, fewest=1).items():
+            for part, chunk in fetch_first(cluster, list(some), _LIMITS, fewest=1).items():
                 try:
                     if some[part].take(chunk):
                         going_on.append(some[part])
@@ -94,7 +93,7 @@ def _together(pool: ConnectionPool, logs: list[_Log]) -> None:
         logs = going_on
 
 
-def _one_by_one(cluster: Cluster, pool: ConnectionPool, logs: list[_Log]) -> None:
+def _one_by_one(cluster: Cluster, logs: list[_Log]) -> None:
     def work() -> None:
         while logs:
             try:
@@ -103,7 +102,7 @@ def _one_by_one(cluster: Cluster, pool: ConnectionPool, logs: list[_Log]) -> Non
                 return
             try:
                 while log.places:
-                    _read(pool, log)
+                    _read(cluster, log)
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except err.KafkaException:
@@ -115,11 +114,11 @@ def _one_by_one(cluster: Cluster, pool: ConnectionPool, logs: list[_Log]) -> Non
     parallel.wait(_PATIENCE, lambda: False)
 
 
-def _read(pool: ConnectionPool, log: _Log) -> None:
+def _read(cluster: Cluster, log: _Log) -> None:
     """Answer the lowest place, and the places near it."""
     part = log.next_range()
     chunks = fetch_range(
-        pool, part.topic, part.partition, part.start, part.stop, _LIMITS, on_lost=lambda _first, _behind: None
+        cluster, part.topic, part.partition, part.start, part.stop, _LIMITS, on_lost=lambda _first, _behind: None
     )
     try:
         if not any(map(log.take, chunks)):

@@ -9,7 +9,6 @@ from managedconsumer import errors as err
 from managedconsumer.admin import requests
 from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.parallel import Parallel
@@ -31,8 +30,8 @@ _GROUPS = 100
 class Coordinators:
     """Asks brokers and coordinators. Thread-safe; every call waits for at most ``patience`` seconds."""
 
-    def __init__(self, cluster: Cluster, pool: ConnectionPool, patience: float) -> None:
-        self._cluster, self._pool, self._patience = cluster, pool, patience
+    def __init__(self, cluster: Cluster, patience: float) -> None:
+        self._cluster, self._patience = cluster, patience
 
     def brokers(self, ask: Callable[[Connection, int], list[T]]) -> list[T]:
         """``ask(connection, node)`` for every broker, again while it loads its groups; raises the first error."""
@@ -120,14 +119,14 @@ class Coordinators:
 
     @contextmanager
     def _connection(self, node: int) -> Iterator[Connection]:
-        connection = self._pool.borrow(node)
+        connection = self._cluster.borrow(node)
         try:
             yield connection
         except CONNECTION_ERRORS:
             connection.close()
             raise
         finally:
-            self._pool.give_back(connection)
+            self._cluster.give_back(connection)
 
     def _find(self, names: set[str]) -> dict[str, BrokerInfo | err.KafkaException]:
         found: dict[str, BrokerInfo | err.KafkaException] = {}

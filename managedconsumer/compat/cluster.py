@@ -149,7 +149,7 @@ class Cluster(View):
         self._topic_dict = TopicDict(self, exclude_internal_topics)
         self._handler = CompatHandler(over.handler)
         # Close the idle connections of a client that is garbage-collected; send nothing.
-        finalizer = weakref.finalize(self, _close, self._offsets, self._asking)
+        finalizer = weakref.finalize(self, self._asking.close)
         finalizer.atexit = False
 
     @property
@@ -173,7 +173,7 @@ class Cluster(View):
 
     def close(self) -> None:
         """Close the connections; consumers have their own. A later call connects again."""
-        _close(self._offsets, self._asking)
+        self._asking.close()
         self._asking.reopen()
 
     # -- topics -----------------------------------------------------------------------------------------------------
@@ -245,11 +245,6 @@ class Cluster(View):
     def __repr__(self) -> str:
         seeds = ",".join(f"{host}:{port}" for host, port in self.runtime.bootstrap)
         return described(self, f"hosts={seeds}")
-
-
-def _close(offsets: OffsetClient, asking: runtime.Cluster) -> None:
-    offsets.close()
-    asking.close()
 
 
 def _as_response(answer: OffsetAnswer, known: bool) -> OffsetPartitionResponse:

@@ -358,8 +358,7 @@ class ConsumerCoordinator(BaseCoordinator):
             self._queue.put(None)
             committing.join(timeout)
         super().close(timeout)
-        self._offsets.close()
-        self._offsets = OffsetClient(self._client, self._link, self.group_id, 0)
+        self._client.close_idle()
 
 
 class _Holder:

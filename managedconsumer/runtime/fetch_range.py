@@ -21,7 +21,6 @@ from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.leader import Fatal, FetchState, LeaderFetch, OutOfRange, TooLarge
 from managedconsumer.logs import LogFields
 from managedconsumer.runtime.cluster.cluster import Cluster
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.fetching import Sent, send_fetch
 from managedconsumer.structs import OffsetType, TopicPartition
@@ -72,7 +71,7 @@ class RangeLimits:
 
 
 def fetch_range(
-    source: ConnectionPool | Cluster,
+    cluster: Cluster,
     topic: str,
     partition: int,
     start: int,
@@ -102,7 +101,7 @@ def fetch_range(
     at a time; closing it early is fine. Source: Kafka's protocol (Fetch, KIP-74, KIP-320).
     """
     tp = TopicPartition(topic, partition)
-    reader = _RangeReader(source, tp, stop, limits or RangeLimits(), on_lost, partition_object)
+    reader = _RangeReader(cluster, tp, stop, limits or RangeLimits(), on_lost, partition_object)
     return reader.chunks(start, topic_id)
 
 
@@ -111,14 +110,14 @@ class _RangeReader:
 
     def __init__(
         self,
-        source: ConnectionPool | Cluster,
+        cluster: Cluster,
         tp: TopicPartition,
         stop: int,
         limits: RangeLimits,
         on_lost: OnLost | None,
         partition_object: Any,
     ) -> None:
-        self._cluster = source if isinstance(source, Cluster) else source.cluster
+        self._cluster = cluster
         self._cluster.allow_answers_of(2 * limits.partition_max_bytes)
         self._tp, self._stop, self._limits, self._on_lost = tp, stop, limits, on_lost
         self._requests = limits.of_requests(limits.partition_max_bytes)
@@ -212,7 +211,7 @@ class _RangeReader:
         self._plan, _ = mind.next_request(self._cluster.snapshot, now)
         if self._plan is not None:
             if self._connection is None:
-                self._connection = self._cluster.lend(mind.key[0], patience=0.0)
+                self._connection = self._cluster.borrow(mind.key[0])
             body = partial(mind.body, self._plan)
             self._sent = send_fetch(self._connection, self._plan.by_id, mind.wait_ms, body, now)
 
@@ -360,7 +359,7 @@ class _RangeReader:
 
     def _log_start(self) -> int:
         if self._connection is None:
-            self._connection = self._cluster.lend(self._leader(), patience=0.0)
+            self._connection = self._cluster.borrow(self._leader())
         body = resets.list_offsets_body({self._tp: OffsetType.EARLIEST}, 0, 30_000)
         found = resets.read_list_offsets(self._connection.request(schemas.LIST_OFFSETS, body), [self._tp])[self._tp]
         if found.error is not None:
@@ -375,5 +374,5 @@ class _RangeReader:
     def _release(self) -> None:
         """End the range: it is complete, or the caller has closed the iterator."""
         if self._connection is not None:  # it is closed if it awaits a response
-            self._cluster.put_away(self._connection)
+            self._cluster.give_back(self._connection)
             self._connection = None

@@ -11,7 +11,7 @@ from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch import resets
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.request import FetchSession
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
+from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.fetch_range import NO_BOUND, OnLost, RangeLimits, fetch_range
 from managedconsumer.runtime.net.fetching import send_fetch
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
@@ -35,7 +35,7 @@ class Range(NamedTuple):
 
 
 def fetch_ranges(
-    pool: ConnectionPool,
+    cluster: Cluster,
     wanted: Sequence[Range],
     limits: RangeLimits,
     on_lost: Callable[[Range], OnLost | None] = lambda _range: None,
@@ -44,7 +44,7 @@ def fetch_ranges(
 
     A partition may be in several ranges.
     """
-    first = fetch_first(pool, wanted, limits) if len(wanted) > 1 else {}
+    first = fetch_first(cluster, wanted, limits) if len(wanted) > 1 else {}
     for part in wanted:
         start = part.start
         chunk = first.pop(part, None)
@@ -54,7 +54,7 @@ def fetch_ranges(
             start = max(chunk.position, chunk.fetch_offset) if chunk.corrupt else chunk.next_fetch_offset
         if start < part.stop:
             rest = fetch_range(
-                pool,
+                cluster,
                 part.topic,
                 part.partition,
                 start,
@@ -68,14 +68,13 @@ def fetch_ranges(
 
 
 def fetch_first(
-    pool: ConnectionPool, wanted: Sequence[Range], limits: RangeLimits, fewest: int = 2
+    cluster: Cluster, wanted: Sequence[Range], limits: RangeLimits, fewest: int = 2
 ) -> dict[Range, RecordChunk]:
     """Return the beginnings of ranges from one Fetch to each leader; of several ranges in a partition only the first.
 
     Leaders of fewer than ``fewest`` of them get no request. :func:`fetch_range` handles failures: this raises no
     errors but those that no broker can mend.
     """
-    cluster = pool.cluster
     try:
         topics = {part.topic for part in wanted}
         if not topics <= cluster.snapshot.topics.keys():
@@ -92,7 +91,7 @@ def fetch_first(
     for node, parts in resets.by_leader(firsts, cluster.snapshot)[0].items():
         if len(parts) >= fewest:
             try:
-                found.update(_ask(pool, node, parts, limits))
+                found.update(_ask(cluster, node, parts, limits))
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except err.KafkaException as error:
@@ -106,10 +105,10 @@ def _topic_id(part: Range, snapshot: ClusterSnapshot) -> bytes | None:
 
 
 def _ask(
-    pool: ConnectionPool, node: int, parts: Mapping[TopicPartition, Range], limits: RangeLimits
+    cluster: Cluster, node: int, parts: Mapping[TopicPartition, Range], limits: RangeLimits
 ) -> dict[Range, RecordChunk]:
     """Send one Fetch to one broker."""
-    cluster, buffer = pool.cluster, FetchBuffer(1, NO_BOUND)
+    buffer = FetchBuffer(1, NO_BOUND)
     for tp, part in parts.items():
         state = TopicPartitionState()
         state.seek(part.start)
@@ -120,14 +119,14 @@ def _ask(
     if plan is None:
         return {}
     session = FetchSession(used=False)
-    connection = pool.borrow(node)
+    connection = cluster.borrow(node)
     try:
         answer = send_fetch(connection, plan.by_id, limits.max_wait_ms, partial(session.body, plan.body), now).receive()
     except BaseException:
         connection.close()
         raise
     finally:
-        pool.give_back(connection)
+        cluster.give_back(connection)
     found: dict[Range, RecordChunk] = {}
     for result in fp.read_answer(plan, answer, requests):
         part, chunk = parts[result.queue.tp], result.chunk

@@ -118,7 +118,6 @@ class ProgressListener(StreamingQueryListener):
             self._changed.notify_all()
         self._worker.join(timeout)
         self._link.close()
-        self._offsets.close()
         self._cluster.close()
 
     def _news(self) -> dict[TopicPartition, OffsetAndMetadata]:

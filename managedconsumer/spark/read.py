@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, shared_pool
+from managedconsumer.runtime.cluster.shared_clusters import shared_cluster
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.collection import freeze_modules
@@ -31,8 +31,8 @@ _DESCRIBE_MS = 5000
 # Batches of several ranges are merged up to about so many rows, or _BATCH_BYTES.
 _MERGED_ROWS = 10_000
 _DESCRIBE = "describe"
-# Connections to the coordinators, for all tasks of this process; a fork has pools of its own.
-_links: dict[tuple[ConnectionPool, str], CoordinatorLink] = {}
+# Connections to the coordinators, for all tasks of this process; a fork has its own.
+_links: dict[tuple[Cluster, str], CoordinatorLink] = {}
 
 
 def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
@@ -42,14 +42,14 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
     is false; UnknownMemberId if the query has lost its membership, so that others read the same records.
     """
     freeze_modules()
-    pool = shared_pool(options.identity(), lambda: _cluster(options))
-    batches = _read(options, pool, task)
+    cluster = shared_cluster(options.identity(), lambda: _cluster(options))
+    batches = _read(options, cluster, task)
     yield from batches if len(task.parts) == 1 else _merged(batches)
     if task.member is not None:
-        _check_member(options, pool, task.member)
+        _check_member(options, cluster, task.member)
 
 
-def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[Any]:
+def _read(options: SourceOptions, cluster: Cluster, task: Task) -> Iterator[Any]:
     ids = {topic: bytes.fromhex(known) for topic, known in task.ids.items()}
     wanted = [Range(*part, ids.get(part.topic)) for part in task.parts]
     plain = of_kafka(options.columns)
@@ -59,7 +59,7 @@ def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[
     def on_lost(part: Range) -> Callable[[int, int], None] | None:
         return None if strict else partial(_log_lost, part)
 
-    for part, chunk in fetch_ranges(pool, wanted, options.limits(), on_lost):
+    for part, chunk in fetch_ranges(cluster, wanted, options.limits(), on_lost):
         while (batch := chunk_to_columns(chunk, part.stop, plain, _BATCH_BYTES)).num_rows:
             if bare:
                 yield batch
@@ -114,10 +114,10 @@ def _combined(batches: list[Any]) -> list[Any]:
     return list(pa.Table.from_batches(batches).combine_chunks().to_batches())
 
 
-def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> None:
+def _check_member(options: SourceOptions, cluster: Cluster, member: str) -> None:
     """Raise UnknownMemberId in a task of an evicted query: its sink must not write what other members read, too."""
     try:
-        members = _members(pool, options.group_id or "")
+        members = _members(cluster, options.group_id or "")
     except err.KafkaException as error:
         log.warning("group %s: cannot check whether the query is still a member: %s", options.group_id, error)
         return
@@ -129,15 +129,15 @@ def _check_member(options: SourceOptions, pool: ConnectionPool, member: str) -> 
         )
 
 
-def _members(pool: ConnectionPool, group: str) -> Collection[str]:
+def _members(cluster: Cluster, group: str) -> Collection[str]:
     """Return the members of the group. Looks up the coordinator again once, if it has moved."""
     # Each worker process pays for its imports, and only members of a group need these.
     from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
     from managedconsumer.spark.sharing import group_members
 
-    link = _links.get((pool, group))
+    link = _links.get((cluster, group))
     if link is None:
-        link = _links[pool, group] = CoordinatorLink(pool.cluster, group)
+        link = _links[cluster, group] = CoordinatorLink(cluster, group)
 
     def ask(api: Api, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return link.request(_DESCRIBE, api, body, _DESCRIBE_MS)

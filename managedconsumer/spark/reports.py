@@ -14,7 +14,6 @@ from managedconsumer.admin.ages import ages
 from managedconsumer.compat.accept import accept_cluster
 from managedconsumer.consumers.insight import ProgressTable
 from managedconsumer.fetch.progress import PartitionProgress, moment_of
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.spark.ranges import StreamOffset, log_ends, plain_offsets
 from managedconsumer.structs import TopicPartition
 
@@ -83,13 +82,11 @@ def _ages(
     if cluster is None or not behind:
         return {}
     asked = accept_cluster(cluster)
-    pool = ConnectionPool(asked)
     try:
         asked.refresh(sorted({tp.topic for tp in behind}))
-        found = ages(asked, pool, behind.items(), {tp: (0, ends[tp]) for tp in behind})
+        found = ages(asked, behind.items(), {tp: (0, ends[tp]) for tp in behind})
         return {tp: age for (tp, _), age in found.items()}
     finally:
-        pool.close_idle()
         asked.close()
 
 

@@ -6,7 +6,6 @@ import logging
 from typing import Iterable
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.spark.tasks import Slice
 from managedconsumer.spark.topics import TopicView
@@ -23,7 +22,7 @@ class RecordSizes:
 
     def __init__(self, view: TopicView) -> None:
         self._view = view
-        self._pool = ConnectionPool(view.cluster)
+        self._cluster = view.cluster
         self._known: dict[str, tuple[float, float]] = {}
 
     def of(self, slices: Iterable[Slice]) -> dict[str, float]:
@@ -40,7 +39,7 @@ class RecordSizes:
     def _look(self, tp: TopicPartition, start: int) -> float | None:
         options = self._view.options
         limits = RangeLimits(_SAMPLE_BYTES, 100, options.isolation_level, patience=_PATIENCE)
-        chunks = fetch_range(self._pool, *tp, start, start + 1, limits, on_lost=lambda _first, _behind: None)
+        chunks = fetch_range(self._cluster, *tp, start, start + 1, limits, on_lost=lambda _first, _behind: None)
         try:
             chunk = next(chunks, None)
         except err.KafkaException as error:
@@ -55,4 +54,4 @@ class RecordSizes:
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
-        self._pool.close_idle()
+        self._cluster.close_idle()

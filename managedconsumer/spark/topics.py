@@ -54,7 +54,6 @@ class TopicView:
         """Close every connection. Idempotent."""
         if self.link is not None:
             self.link.close()
-        self.offsets.close()
         self.cluster.close()
 
     # -- partitions -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ MUTANTS = read(r"""
 # run(): a message of a key that runs starts beside it
 -                if key_queue is not None or batched:
 +                if (key_queue is not None and key_queue.waiting) or batched:
-# run(): what is held by a rebalance starts all the same
+# run(): what is suspended by a rebalance starts all the same
 -                if (gate := key_queue.part.gate).suspended or gate.paused:
 +                if False:
 # run(): what is paused starts all the same
@@ -36,7 +36,7 @@ MUTANTS = read(r"""
 @ processing/work.py processing/test_simulation.py
 # run(): a key that comes back runs beside its old handler
 -        part.key_queues = self._left.pop(tp, part.key_queues)
-# run(): what was held is forgotten when the rebalance is over
+# run(): what was suspended is forgotten when the rebalance is over
 -                if part is not None:
 -                    self._resume(part)
 @ processing/key_queues.py processing/test_simulation.py
@@ -201,14 +201,14 @@ MUTANTS = read(r"""
 +return None
 @ coordinator/handover.py coordinator/test_handover.py coordinator/test_membership_gap.py seeds=6000
 # eager: positions are kept over a missed generation
--gone = [tp for tp in held if not event.continuous or tp not in kept]
-+gone = [tp for tp in held if tp not in kept]
+-gone = [tp for tp in owned if not event.continuous or tp not in kept]
++gone = [tp for tp in owned if tp not in kept]
 @ consumers/life.py seeds=600 ci
 # after the fence messages are handed out
--        held = self._session.assigned()
--        self.engine.assignment.fence(held)
+-        owned = self._session.assigned()
+-        self.engine.assignment.fence(owned)
 -        self._session.committer.fenced(event.error)
-+        held = self._session.assigned()
++        owned = self._session.assigned()
 +        self._session.committer.fenced(event.error)
 @ runtime/lease.py runtime/test_lease.py
 # a thread of the user's steps the membership when its session is over

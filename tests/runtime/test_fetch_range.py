@@ -10,7 +10,7 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.cluster.connection_pool import ConnectionPool, close_shared_pools, shared_pool
+from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters, shared_cluster
 from managedconsumer.runtime.fetch_range import RangeLimits, fetch_range
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
@@ -22,16 +22,16 @@ MakeTopic = Callable[..., str]
 
 
 @pytest.fixture
-def pool_of() -> Iterator[Callable[[DevBroker], ConnectionPool]]:
-    made: list[ConnectionPool] = []
+def cluster_of() -> Iterator[Callable[[DevBroker], Cluster]]:
+    made: list[Cluster] = []
 
-    def make(broker: DevBroker) -> ConnectionPool:
-        made.append(ConnectionPool(Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())))
+    def make(broker: DevBroker) -> Cluster:
+        made.append(Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler()))
         return made[-1]
 
     yield make
-    for pool in made:
-        pool.close()
+    for cluster in made:
+        cluster.close()
 
 
 def fill(broker: DevBroker, topic: str, count: int, codec: str = "none", batch: int = 100) -> None:
@@ -51,34 +51,34 @@ def offsets(source: Any, topic: str, start: int, stop: int, **limits: Any) -> li
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_exactly_the_range_is_read(
-    kafka: DevBroker, topic: MakeTopic, pool_of: Callable[[DevBroker], ConnectionPool], codec: str
+    kafka: DevBroker, topic: MakeTopic, cluster_of: Callable[[DevBroker], Cluster], codec: str
 ) -> None:
     name = topic(kafka)
     fill(kafka, name, 2000, codec)
-    pool = pool_of(kafka)
+    cluster = cluster_of(kafka)
     # 4 kB a fetch: many requests, and ranges that begin and end within a batch.
-    assert offsets(pool, name, 0, 2000, partition_max_bytes=4096) == list(range(2000))
-    assert offsets(pool, name, 150, 1777, partition_max_bytes=4096) == list(range(150, 1777))
-    assert offsets(pool, name, 99, 100) == [99]
-    assert offsets(pool, name, 50, 50) == []
+    assert offsets(cluster, name, 0, 2000, partition_max_bytes=4096) == list(range(2000))
+    assert offsets(cluster, name, 150, 1777, partition_max_bytes=4096) == list(range(150, 1777))
+    assert offsets(cluster, name, 99, 100) == [99]
+    assert offsets(cluster, name, 50, 50) == []
 
 
 def test_ranges_share_a_connection_and_metadata(
-    kafka43: DevBroker, topic: MakeTopic, pool_of: Any, monkeypatch: pytest.MonkeyPatch
+    kafka43: DevBroker, topic: MakeTopic, cluster_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic(kafka43)
     fill(kafka43, name, 300)
     dialled: list[str] = []
     connect = Connection.connect
     monkeypatch.setattr(Connection, "connect", lambda self, *a: (dialled.append(self.address), connect(self, *a))[1])
-    pool = pool_of(kafka43)
+    cluster = cluster_of(kafka43)
     for start in range(0, 300, 10):
-        assert offsets(pool, name, start, start + 10) == list(range(start, start + 10))
+        assert offsets(cluster, name, start, start + 10) == list(range(start, start + 10))
     assert len(dialled) == 1, "one for the metadata and for all the ranges"
 
 
 def test_the_next_request_is_sent_before_a_chunk_is_handed_over(
-    kafka43: DevBroker, topic: MakeTopic, pool_of: Any, monkeypatch: pytest.MonkeyPatch
+    kafka43: DevBroker, topic: MakeTopic, cluster_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = topic(kafka43)
     fill(kafka43, name, 1000)
@@ -91,7 +91,7 @@ def test_the_next_request_is_sent_before_a_chunk_is_handed_over(
         return send(self, api, body, version)
 
     monkeypatch.setattr(Connection, "send", spy)
-    chunks = fetch_range(pool_of(kafka43), name, 0, 0, 1000, RangeLimits(partition_max_bytes=2000))
+    chunks = fetch_range(cluster_of(kafka43), name, 0, 0, 1000, RangeLimits(partition_max_bytes=2000))
     first = next(chunks)
     assert sent == [0, first.next_fetch_offset]
     rest = [next(chunks)]
@@ -100,26 +100,26 @@ def test_the_next_request_is_sent_before_a_chunk_is_handed_over(
 
 
 def test_a_range_that_is_not_read_to_its_end_leaves_no_answer_for_the_next(
-    kafka43: DevBroker, topic: MakeTopic, pool_of: Any
+    kafka43: DevBroker, topic: MakeTopic, cluster_of: Any
 ) -> None:
     name = topic(kafka43)
     fill(kafka43, name, 1000)
-    pool = pool_of(kafka43)
-    chunks = fetch_range(pool, name, 0, 0, 1000, RangeLimits(partition_max_bytes=2000))
+    cluster = cluster_of(kafka43)
+    chunks = fetch_range(cluster, name, 0, 0, 1000, RangeLimits(partition_max_bytes=2000))
     next(chunks)
     chunks.close()
-    assert offsets(pool, name, 700, 1000) == list(range(700, 1000))
+    assert offsets(cluster, name, 700, 1000) == list(range(700, 1000))
 
 
-def test_a_batch_larger_than_a_fetch_is_read(kafka: DevBroker, topic: MakeTopic, pool_of: Any) -> None:
+def test_a_batch_larger_than_a_fetch_is_read(kafka: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
     name = topic(kafka)
     with Producer(kafka.bootstrap) as producer:
         producer.produce(name, [Record(bytes(300_000), None, 1), Record(b"x", None, 2)], partition=0, batch_records=1)
-    assert offsets(pool_of(kafka), name, 0, 2, partition_max_bytes=1000) == [0, 1]
+    assert offsets(cluster_of(kafka), name, 0, 2, partition_max_bytes=1000) == [0, 1]
 
 
 def test_markers_and_aborted_transactions_are_passed_at_the_end_of_a_range(
-    kafka: DevBroker, topic: MakeTopic, pool_of: Any, unique: Callable[[str], str]
+    kafka: DevBroker, topic: MakeTopic, cluster_of: Any, unique: Callable[[str], str]
 ) -> None:
     name = topic(kafka)
     producer = confluent_kafka.Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": unique("tx")})
@@ -134,13 +134,13 @@ def test_markers_and_aborted_transactions_are_passed_at_the_end_of_a_range(
             producer.flush(30)
             producer.abort_transaction(30)
     # 5 records and a marker each: 0-4 5, (6-10) 11, 12-16 17, (18-22) 23
-    pool = pool_of(kafka)
+    cluster = cluster_of(kafka)
     committed = [*range(5), *range(12, 17)]
-    assert offsets(pool, name, 0, 24, isolation_level=1) == committed
-    assert offsets(pool, name, 0, 6, isolation_level=1) == list(range(5))
-    assert offsets(pool, name, 3, 9, isolation_level=1) == [3, 4]
-    assert offsets(pool, name, 18, 24, isolation_level=1) == []
-    assert offsets(pool, name, 0, 24) == [*range(5), *range(6, 11), *range(12, 17), *range(18, 23)]
+    assert offsets(cluster, name, 0, 24, isolation_level=1) == committed
+    assert offsets(cluster, name, 0, 6, isolation_level=1) == list(range(5))
+    assert offsets(cluster, name, 3, 9, isolation_level=1) == [3, 4]
+    assert offsets(cluster, name, 18, 24, isolation_level=1) == []
+    assert offsets(cluster, name, 0, 24) == [*range(5), *range(6, 11), *range(12, 17), *range(18, 23)]
 
 
 def delete_records(broker: DevBroker, topic: str, before: int) -> None:
@@ -154,49 +154,51 @@ def delete_records(broker: DevBroker, topic: str, before: int) -> None:
     cluster.close()
 
 
-def test_deleted_records_are_reported_never_passed_in_silence(kafka: DevBroker, topic: MakeTopic, pool_of: Any) -> None:
+def test_deleted_records_are_reported_never_passed_in_silence(
+    kafka: DevBroker, topic: MakeTopic, cluster_of: Any
+) -> None:
     name = topic(kafka)
     fill(kafka, name, 500)
     delete_records(kafka, name, 120)
-    pool = pool_of(kafka)
+    cluster = cluster_of(kafka)
     with pytest.raises(err.OffsetOutOfRangeError, match=r"offsets 100 to 119 .* begins at 120"):
-        offsets(pool, name, 100, 300)
+        offsets(cluster, name, 100, 300)
     lost: list[tuple[int, int]] = []
     found = [
         message.offset
-        for chunk in fetch_range(pool, name, 0, 100, 300, on_lost=lambda a, b: lost.append((a, b)))
+        for chunk in fetch_range(cluster, name, 0, 100, 300, on_lost=lambda a, b: lost.append((a, b)))
         for message in chunk.take(1000, 300)
     ]
     assert (lost, found[0], found[-1]) == ([(100, 120)], 120, 299)
     lost.clear()
-    assert not list(fetch_range(pool, name, 0, 10, 90, on_lost=lambda a, b: lost.append((a, b))))
+    assert not list(fetch_range(cluster, name, 0, 10, 90, on_lost=lambda a, b: lost.append((a, b))))
     assert lost == [(10, 90)]
 
 
-def test_a_range_beyond_the_end_of_the_log(kafka43: DevBroker, topic: MakeTopic, pool_of: Any) -> None:
+def test_a_range_beyond_the_end_of_the_log(kafka43: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
     name = topic(kafka43)
     fill(kafka43, name, 10)
     with pytest.raises(err.OffsetNotAvailable, match="ends at offset 10, and the range at 20"):
-        offsets(pool_of(kafka43), name, 0, 20, patience=0.5, max_wait_ms=50)
+        offsets(cluster_of(kafka43), name, 0, 20, patience=0.5, max_wait_ms=50)
     with pytest.raises(err.OffsetOutOfRangeError, match="made anew"):
-        offsets(pool_of(kafka43), name, 15, 20, patience=0.5)
+        offsets(cluster_of(kafka43), name, 15, 20, patience=0.5)
 
 
-def test_unknown_topics_and_partitions_are_named(kafka43: DevBroker, topic: MakeTopic, pool_of: Any) -> None:
+def test_unknown_topics_and_partitions_are_named(kafka43: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
     name = topic(kafka43)
     with pytest.raises(err.UnknownTopicOrPartition, match="no-such-topic"):
-        offsets(pool_of(kafka43), "no-such-topic", 0, 1, patience=0.3)
+        offsets(cluster_of(kafka43), "no-such-topic", 0, 1, patience=0.3)
     with pytest.raises(err.UnknownTopicOrPartition, match="no partition 7"):
-        list(fetch_range(pool_of(kafka43), name, 7, 0, 1, RangeLimits(patience=0.3)))
+        list(fetch_range(cluster_of(kafka43), name, 7, 0, 1, RangeLimits(patience=0.3)))
 
 
-def test_a_range_goes_on_when_its_leader_dies(kafka43x3: DevBroker, topic: MakeTopic, pool_of: Any) -> None:
+def test_a_range_goes_on_when_its_leader_dies(kafka43x3: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
     name = topic(kafka43x3, configs={"min.insync.replicas": 1})
     fill(kafka43x3, name, 4000)
-    pool = pool_of(kafka43x3)
-    chunks = fetch_range(pool, name, 0, 0, 4000, RangeLimits(partition_max_bytes=2000))
+    cluster = cluster_of(kafka43x3)
+    chunks = fetch_range(cluster, name, 0, 0, 4000, RangeLimits(partition_max_bytes=2000))
     found = [message.offset for message in next(chunks).take(10_000, 4000)]
-    leader = pool.cluster.snapshot.topics[name].partitions[0].leader
+    leader = cluster.snapshot.topics[name].partitions[0].leader
     kafka43x3.kill(leader)
     try:
         for chunk in chunks:
@@ -214,10 +216,10 @@ def test_a_process_has_one_pool_for_each_key() -> None:
         made.append(Cluster([("localhost", 1)], ThreadingHandler()))
         return made[-1]
 
-    first = shared_pool(("a", "b"), make)
-    assert shared_pool(("a", "b"), make) is first
-    assert shared_pool(("c",), make) is not first
+    first = shared_cluster(("a", "b"), make)
+    assert shared_cluster(("a", "b"), make) is first
+    assert shared_cluster(("c",), make) is not first
     assert len(made) == 2
-    close_shared_pools()
-    assert shared_pool(("a", "b"), make) is not first
-    close_shared_pools()
+    close_shared_clusters()
+    assert shared_cluster(("a", "b"), make) is not first
+    close_shared_clusters()

@@ -205,7 +205,7 @@ def test_a_silent_request_of_one_holds_up_nobody(broker: WatchedBroker, opened: 
     """The connection that it has is nobody else's."""
     one, two = opened("one"), opened("two")
     let_them_be_quiet(one, two)
-    lent = one._session.cluster.lend(1)
+    lent = one._session.cluster.borrow(1)
     assert lent.connected
     two.commit_offsets()
     broker.produce(TOPIC, [b"new"], partition=0)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
+from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.topics import TopicView
 from managedconsumer.testing import DevBroker
@@ -70,7 +70,7 @@ def query(patient_first_call: None) -> Iterator[Callable[..., Query]]:
     yield make
     for each in made:
         each.stop()
-    close_shared_pools()
+    close_shared_clusters()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
+from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
 from managedconsumer.testing import DevBroker, MemoryBroker
 from tests.spark.conftest import produce
 from tests.spark.queries import Query
@@ -36,7 +36,7 @@ def query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeQuery
         yield make
         for each in made:
             each.stop()
-    close_shared_pools()
+    close_shared_clusters()
 
 
 def test_the_second_source_of_a_topic_is_refused_before_anybody_has_joined(query: MakeQuery) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
+from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
 from managedconsumer.spark import topics
 from managedconsumer.spark.source import ManagedKafkaReader, ManagedKafkaSource
 from managedconsumer.testing import MemoryBroker
@@ -26,7 +26,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[MemoryBroker]:
         for partition in (0, 1):
             made.produce(TOPIC, [b"x"] * 10, partition=partition)
         yield made
-    close_shared_pools()
+    close_shared_clusters()
 
 
 def options_of(broker: MemoryBroker, **options: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
+from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
 from managedconsumer.spark.claiming import group_claims
 from managedconsumer.spark.claims.chains import ObjectClaims
 from managedconsumer.spark.claims.group import GroupClaims
@@ -195,7 +195,7 @@ def make(broker: MemoryBroker, claims: dict[str, str]) -> Iterator[Make]:
     yield new
     for query in made:
         query.stop()
-    close_shared_pools()
+    close_shared_clusters()
 
 
 def log_of(broker: MemoryBroker, claims: dict[str, str]) -> ClaimLog:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
+from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
 from managedconsumer.spark.positions import Author
 from managedconsumer.testing import MemoryBroker
 from tests.spark.queries import Query, Row
@@ -43,7 +43,7 @@ def make(broker: MemoryBroker) -> Iterator[Make]:
     yield new
     for query in made:
         query.stop()
-    close_shared_pools()
+    close_shared_clusters()
 
 
 def rows(offsets: range) -> list[Row]:

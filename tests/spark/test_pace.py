@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
+from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
 from managedconsumer.spark.lag import LagListener, SourceLag
 from managedconsumer.spark.pace import Pace, at_most, seconds
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset, batch_between, from_connector
@@ -29,7 +29,7 @@ def broker() -> Iterator[MemoryBroker]:
         for partition in (0, 1):
             made.produce(TOPIC, [b"x"] * 40, partition=partition)
         yield made
-    close_shared_pools()
+    close_shared_clusters()
 
 
 @pytest.mark.parametrize(("text", "found"), [("15m", 900), ("30 s", 30), ("500ms", 0.5), ("250", 0.25), ("2 H", 7200)])

@@ -13,7 +13,7 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
-from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
+from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from tests.memberkit import TOPIC, Listener, Member, forbid_describing, grow
@@ -44,7 +44,7 @@ def make(broker: MemoryBroker) -> Iterator[Make]:
     yield new
     for query in made:
         query.stop()
-    close_shared_pools()
+    close_shared_clusters()
 
 
 def grown_while_away(broker: MemoryBroker, make: Make, strategy: str) -> dict[str, Any]:

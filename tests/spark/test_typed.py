@@ -16,7 +16,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
+from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
 from managedconsumer.spark.decoding.decoders import decoder_of, parse_format
 from managedconsumer.spark.decoding.formats import ValueFormat, decode
 from managedconsumer.testing import MemoryBroker
@@ -257,6 +257,6 @@ def test_a_stream_of_typed_values(tmp_path: Path) -> None:
             for row in batch.to_pylist()
         ]
         query.stop()
-        close_shared_pools()
+        close_shared_clusters()
     assert [(row["offset"], row["value"] is None) for row in rows] == [(0, False), (1, True), (2, False)]
     assert rows[1]["_errors"]["value"] == b"junk"

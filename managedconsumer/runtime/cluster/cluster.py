@@ -9,7 +9,7 @@ from typing import Any, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
-from managedconsumer.runtime.cluster.idle_connections import PATIENCE, IdleConnections, address_of
+from managedconsumer.runtime.cluster.idle_connections import IdleConnections, address_of
 from managedconsumer.runtime.cluster.metadata import Answers, Flight, with_leaders
 from managedconsumer.runtime.cluster.sharing import Sharing, place_of
 from managedconsumer.runtime.net import diagnose
@@ -248,17 +248,17 @@ class Cluster:
         sharing = self._sharing
         return self._own_idle if sharing is None else sharing.idle_connections
 
-    def lend(
+    def borrow(
         self,
         node_id: int,
         timeout_ms: float | None = None,
         heard_since: float | None = None,
-        patience: float = PATIENCE,
+        patience: float = 0.0,
     ) -> Connection:
         """Return a connection to a broker by its id, for one request: an idle one, or a new one.
 
         ``heard_since``: skip an idle connection without a response since then (handler's clock). ``patience``: the
-        longest wait (seconds) for a connection that is in use. The caller has to call :meth:`put_away`. Otherwise like
+        longest wait (seconds) for a connection that is in use. The caller has to call :meth:`give_back`. Otherwise like
         :meth:`connect`.
         """
         broker = self.snapshot.brokers.get(node_id)
@@ -276,7 +276,7 @@ class Cluster:
             raise err.SocketDisconnectedError("the consumer's connections are closed")
         return connection
 
-    def put_away(self, connection: Connection) -> None:
+    def give_back(self, connection: Connection) -> None:
         """Take ``connection`` back after its request, for the next one, perhaps of another consumer of the client.
 
         It is closed if a signal interrupted its user before the response came.
@@ -327,7 +327,7 @@ class Cluster:
             connection.close()
             raise
         finally:
-            self.put_away(connection)
+            self.give_back(connection)
 
     def _ask_anyone(self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: int | None) -> dict[str, Any]:
         failures: list[err.KafkaException] = []

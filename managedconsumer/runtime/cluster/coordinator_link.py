@@ -169,16 +169,16 @@ class CoordinatorLink:
             if self._interrupts.get(purpose, 0) != interrupts:
                 raise self._interrupted()
         patience = _BEAT_PATIENCE if purpose == HEARTBEAT else PATIENCE
-        lend = partial(self._cluster.lend, timeout_ms=connect_ms, heard_since=used_since, patience=patience)
+        borrow = partial(self._cluster.borrow, timeout_ms=connect_ms, heard_since=used_since, patience=patience)
         try:
-            fresh = lend(broker.node_id)
+            fresh = borrow(broker.node_id)
         except err.NoBrokersAvailableError as error:
             if known is None or not error.refused:
                 raise
             # Another broker may coordinate the group by now. Only the refusal of one that was just looked up proves
             # that none does, which makes sessions longer (``Machine._note_fail_over``).
             self._broker = None
-            fresh = lend(self._find().node_id)
+            fresh = borrow(self._find().node_id)
         with self._lock:
             interrupted = self._interrupts.get(purpose, 0) != interrupts
             if not self._closed and era == self.era and not interrupted:
@@ -196,7 +196,7 @@ class CoordinatorLink:
                 lent.remove(connection)
         if not ours:
             connection.close()
-        self._cluster.put_away(connection)
+        self._cluster.give_back(connection)
         return ours
 
     def _take_all(self) -> list[Connection]:

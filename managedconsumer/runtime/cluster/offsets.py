@@ -165,14 +165,14 @@ class OffsetClient:
         """Yield a connection to the broker, and a function that returns the ms left after connecting."""
         timeout_ms = min(timeout_ms, self._cluster.settings.request_timeout_ms)
         until = self._now() + timeout_ms / 1000.0
-        connection = self._cluster.lend(node, timeout_ms, patience=0.0)
+        connection = self._cluster.borrow(node, timeout_ms)
         try:
             yield connection, lambda: max(1.0, 1000.0 * (until - self._now()))
         except CONNECTION_ERRORS:
             connection.close()
             raise
         finally:
-            self._cluster.put_away(connection)
+            self._cluster.give_back(connection)
 
     def ends_once(
         self, node: int, encode: Callable[[int], bytes], timeout_ms: float
@@ -276,7 +276,3 @@ class OffsetClient:
         if self._link is None:
             raise err.IllegalStateError("consumer_group is not set: this consumer has no offsets to commit or fetch")
         return self._link.request(COMMIT, api, body, int(seconds * 1000), commits.TOPIC_ID_VERSION - 1)
-
-    def close(self) -> None:
-        """Close the cluster's idle connections."""
-        self._cluster.close_idle()

@@ -130,7 +130,7 @@ class Engine:
         self.cluster.close()
         self.fetchers.join(timeout)
         self.positions.join(timeout)
-        self.offsets.close()
+        self.cluster.close_idle()
         with self.lock:
             self.assignment.drop(list(self.buffer.queues))
             self.collector.in_flight.forget_taken()
