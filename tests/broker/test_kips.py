@@ -152,7 +152,7 @@ def test_the_old_leader_names_the_new_one(kafka43x3: DevBroker, topic: Topic, tm
         engine = consumer._session.engine
         old = engine.cluster.snapshot.partition(tp)
         assert consumer.consume() is not None and old is not None
-        engine.refresh_metadata = lambda *_: None  # type: ignore[method-assign, assignment]
+        engine.assignment.refresh_metadata = lambda *_: None  # type: ignore[method-assign]
         others = [node for node in old.replicas if node != old.leader]
         move = {"version": 1, "partitions": [{"topic": name, "partition": 0, "replicas": [*others, old.leader]}]}
         (tmp_path / "move.json").write_text(json.dumps(move), encoding="utf-8")

@@ -323,7 +323,8 @@ def test_the_other_kind_of_listener(kind: str, kafka43: DevBroker, groups: Make)
         group.leave(second)
         assert second.calls()[-1].kind == "revoked"
         assert {call.where for call in first.calls()} == {first.where}
-        assert max(b - a for a, b in itertools.pairwise(ticks)) < 0.45, "everything stood still"
+        stood = max((b - a for a, b in itertools.pairwise(ticks)), default=0.0)  # a plain callback is over at once
+        assert stood < 0.45, "everything stood still"
     finally:
         group.stop()
         ticker.join(5)

@@ -10,13 +10,13 @@ from managedconsumer import errors as err
 from managedconsumer.config import ConsumerOptions
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.fetch.plan import recreated
+from managedconsumer.fetch.plan import recreated, source_node
 from managedconsumer.logs import LogFields
 from managedconsumer.partition_state import checked_offset
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.engine.life import Life, Locks
 from managedconsumer.runtime.engine.troubles import METADATA, Troubles
-from managedconsumer.structs import TopicPartition
+from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ class Assignment:
         self.life = Life(locks, self.collector, name, self.log_fields)
         #: The partitions whose position only the user can set, see :meth:`ask_user`.
         self.undecided: dict[TopicPartition, PartitionQueue] = {}
+        #: The metadata of which a broker has said that they are old.
+        self.outdated: ClusterSnapshot | None = None
         #: How many consuming threads wait for notifications of the lock.
         self.sitting = 0
         #: Starts missing fetch workers for the current leaders, and cancels outdated long polls. The lock is held.
@@ -90,6 +92,19 @@ class Assignment:
         self.lock.notify_all()
         self.not_full.notify_all()
 
+    def refresh_soon(self) -> None:
+        """Let the position worker refresh the metadata: the answer may take long, and fetching goes on meanwhile."""
+        self.outdated = self.cluster.snapshot
+        self.wake_positions()
+
+    def metadata_changed(self, before: ClusterSnapshot) -> None:
+        """Fetch partitions that have moved since ``before`` from their new leaders at once."""
+        with self.lock:
+            for queue in self.buffer:
+                if source_node(queue, before) != source_node(queue, self.cluster.snapshot):
+                    queue.retry_at = 0.0
+            self.wake_all()
+
     def refresh_metadata(self) -> None:
         """Refresh the metadata of the assigned topics, unless another worker just has; notes trouble, never raises."""
         snapshot = self.cluster.snapshot
@@ -105,9 +120,8 @@ class Assignment:
         except err.KafkaException as error:
             if not self.life.closed:
                 self.troubles.note(METADATA, str(error))
-        with self.lock:
-            self.ensure_workers()
-            self.not_full.notify_all()
+        if self.cluster.snapshot is not snapshot:
+            self.metadata_changed(snapshot)
 
     # -- positions that the user has to set ---------------------------------------------------------------------------
 

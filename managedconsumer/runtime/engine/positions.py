@@ -152,11 +152,13 @@ class PositionWorker:
                 age = now() - engine.cluster.refreshed_at
                 # The age is infinite until start() has its first metadata. start() must see that error itself, so
                 # this worker refreshes nothing before.
-                if engine.cluster.metadata_max_age <= age < float("inf") or self._in_the_dark():
+                outdated = engine.outdated is engine.cluster.snapshot or engine.cluster.metadata_max_age <= age
+                if (outdated and age < float("inf")) or self._in_the_dark():
                     engine.refresh_metadata()
                     age = min(age, now() - engine.cluster.refreshed_at)
                 if engine.cluster.snapshot is not self._seen:  # refreshed here or by another worker
-                    self._seen = engine.cluster.snapshot
+                    before, self._seen = self._seen, engine.cluster.snapshot
+                    engine.metadata_changed(before)
                     self._on_metadata()
                 self._sample()
                 young = max(0.5, engine.cluster.metadata_max_age - age)

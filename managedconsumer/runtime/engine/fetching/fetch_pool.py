@@ -238,9 +238,7 @@ class FetchPool:
         if events is None or engine.life.closed:
             return
         engine.troubles.note((FETCH, *leader.key), f"fetching failed: {error}")
-        engine.refresh_metadata()
-        with engine.lock:
-            self._carry_out(leader.released(plan, engine.cluster.snapshot))
+        engine.refresh_soon()
 
     def _deliver(self, fetcher: Fetcher, plan: fp.FetchPlan, answer: dict[str, Any]) -> None:
         """Decode the response without the lock, then take it over under the lock once."""
@@ -262,5 +260,4 @@ class FetchPool:
         else:
             engine.troubles.over((FETCH, *leader.key))
         if stale:
-            self._tell(fetcher)  # the metadata request may take long
-            engine.refresh_metadata()
+            engine.refresh_soon()
