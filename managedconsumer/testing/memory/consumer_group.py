@@ -194,6 +194,7 @@ class ModernGroup(Group):
 
     def _end(self, member: ModernMember, reason: str) -> None:
         self.members.pop(member.id, None)
+        self._seen = None  # one of the same name may come before the next target
         self._changed(f"{member.id} is out of the group: {reason}")
         self._renew_target()
 
