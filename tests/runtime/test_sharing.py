@@ -215,7 +215,6 @@ def test_committed_offsets_are_found_while_a_commit_has_no_answer(
     assert not committing.done
     end_silence(broker)
     committing.over()
-    client.close()
 
 
 def test_an_interrupt_ends_every_request_of_its_purpose(
