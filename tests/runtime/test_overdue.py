@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -118,8 +117,11 @@ def test_a_connection_that_has_not_answered_yet_gets_the_whole_time_out(
 def test_one_that_has_is_given_up_and_the_text_says_why(connection: Connection, broker: SilentProxyBroker) -> None:
     _ask(connection)
     broker.wires[-1].silent = True
-    with pytest.raises(err.RequestTimedOut, match=rf"has not begun to answer Metadata within {re.escape(str(SOON))}"):
+    began = time.monotonic()
+    # A busy machine's broker was slow before, and has twice that time.
+    with pytest.raises(err.RequestTimedOut, match=r"has not begun to answer Metadata within [\d.]+ s"):
         _ask(connection)
+    assert time.monotonic() - began < TIMEOUT / 1000 / 2
 
 
 def test_what_came_while_the_process_stood_still_counts(
