@@ -70,7 +70,8 @@ class Admin:
             answer = connection.request(schemas.LIST_GROUPS, {"states_filter": [], "types_filter": []})
             return requests.read_list(answer, node)
 
-        return sorted(set(self._coordinators.brokers(ask)))
+        # Where any broker coordinates any group (WarpStream), each of them lists all.
+        return sorted({each.name: each for each in self._coordinators.brokers(ask)}.values())
 
     def describe(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """The groups with their members; raises GroupIdNotFound for one that does not exist."""
