@@ -14,7 +14,6 @@ from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.protocol import schemas
 from tests.testing.memorykit import GROUP, TOPIC, consumer_of, numbers, values
 
-
 SOFTWARE = {"client_software_name": "test", "client_software_version": "1"}
 
 
