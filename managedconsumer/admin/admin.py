@@ -88,8 +88,8 @@ class Admin:
         others = [name for name, group in found.items() if _is_unknown(group)]
         if others:
             found.update(self._describe_consumer_groups(others, found))
-        gone = {name: err.GroupIdNotFound(f"there is no group {name!r}") for name in others if _is_unknown(found[name])}
-        return {**found, **gone}
+        gone = [name for name in others if _is_unknown(found[name])]
+        return {**found, **{name: err.GroupIdNotFound(f"there is no group {name!r} of consumers") for name in gone}}
 
     def _describe_consumer_groups(self, names: list[str], classic: Mapping[str, Any]) -> dict[str, Any]:
         answers = self._coordinators.groups(

@@ -158,3 +158,15 @@ def test_a_thousand_groups(kafka44: DevBroker, topic: Topic, unique: Unique, mod
         assert all(lag is not None and lag.lag == 4 for lag in mine.values())
         assert all(lag is not None and lag.seconds == pytest.approx(20, abs=30) for lag in mine.values())
         admin.close()
+
+
+def test_a_share_group_is_told_apart(kafka44: DevBroker, topic: Topic, unique: Unique) -> None:
+    """Kafka's own consumer of a share group (KIP-932) leaves one that is empty."""
+    group = unique("share")
+    reader = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+    kafka44.run_tool(reader, "--topic", topic(kafka44), "--group", group, "--timeout-ms", "1000")
+    with KafkaClient(kafka44.bootstrap) as client:
+        (listed,) = [each for each in client.groups(lag=True) if each.name == group]
+        assert (listed.type, listed.protocol_type, listed.state, listed.lag) == ("share", "share", "Empty", None)
+        with pytest.raises(err.GroupIdNotFound, match=f"there is no group '{group}' of consumers"):
+            client.group(group)
