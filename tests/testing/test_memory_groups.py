@@ -21,7 +21,7 @@ CLASSIC = [pytest.param(name, marks=pytest.mark.slow) for name in ("event-hubs",
 kip_848 = pytest.mark.parametrize("broker", MODERN, indirect=True)
 
 
-@pytest.fixture(params=MODERN + CLASSIC)
+@pytest.fixture(params=[*MODERN, *CLASSIC])
 def broker(request: pytest.FixtureRequest) -> Iterator[MemoryBroker]:
     with MemoryBroker({TOPIC: 4}, brokers=2, heartbeat_interval_ms=20, quirks=request.param) as made:
         made.produce(TOPIC, numbers(8))
