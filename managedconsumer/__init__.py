@@ -5,6 +5,7 @@ Everything here is loaded when it is first used (PEP 562), so ``import managedco
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +63,16 @@ _NAMES = {
     "wire.records": "Message",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+
+if sys.platform == "win32":
+    import warnings
+
+    warnings.warn(
+        "managedconsumer is not supported on Windows: it consumes there, but DevBroker does not start, "
+        "and nothing notices two consumers with one history file or two Spark queries with one checkpoint",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 __all__ = sorted([*_HOMES, "__version__"])
 

@@ -2,7 +2,7 @@
 """Every exception of this package, and every error code of a Kafka broker.
 
 The tree and the names are pykafka 2.8's, so its users' ``except`` clauses keep their meaning; the codes and their two
-flags (``retriable``, ``refresh_metadata``) are those of ``org.apache.kafka.common.protocol.Errors`` in Kafka 4.3.
+flags (``retriable``, ``refresh_metadata``) are those of ``org.apache.kafka.common.protocol.Errors`` in Kafka 4.4.
 All of them can be pickled (Spark sends them from executors to the driver) and none carries a secret.
 """
 
@@ -326,7 +326,7 @@ class RecordsNotSentError(KafkaException):
 # --- error codes ---
 
 ERROR_CODES: dict[int, type[ProtocolClientError]] = {}
-"""Error code -> exception class, every code of Kafka 4.3 (pykafka's dict, grown)."""
+"""Error code -> exception class, every code of Kafka 4.4 (pykafka's dict, grown)."""
 
 RETRY, REFRESH = 1, 2
 
@@ -552,6 +552,9 @@ StreamsInvalidTopology = code_class(130, "STREAMS_INVALID_TOPOLOGY", "StreamsInv
 StreamsInvalidTopologyEpoch = code_class(131, "STREAMS_INVALID_TOPOLOGY_EPOCH", "StreamsInvalidTopologyEpoch", "the epoch of the streams topology is invalid")
 StreamsTopologyFenced = code_class(132, "STREAMS_TOPOLOGY_FENCED", "StreamsTopologyFenced", "the epoch of the streams topology is outdated")
 ShareSessionLimitReached = code_class(133, "SHARE_SESSION_LIMIT_REACHED", "ShareSessionLimitReached", "the broker already holds as many share sessions as it may", RETRY)
+GroupDeletionFailed = code_class(134, "GROUP_DELETION_FAILED", "GroupDeletionFailed", "the group could not be deleted")
+StreamsTopologyDescriptionUpdateFailed = code_class(135, "STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED", "StreamsTopologyDescriptionUpdateFailed", "the description of the streams topology could not be kept")
+ControllerIdNotRegistered = code_class(136, "CONTROLLER_ID_NOT_REGISTERED", "ControllerIdNotRegistered", "the controller is not registered")
 # fmt: on
 
 

@@ -27,7 +27,7 @@ from tests.open_directory import open_directory
 
 UNKNOWN_TOPIC = 3
 #: The releases of the shared brokers, the newest first.
-KAFKAS = ("4.3.0", "3.9.2")
+KAFKAS = ("4.4.0", "3.9.2")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background job ignores Ctrl-C, and so would the programs that tests start to see how they end by it.
@@ -38,7 +38,7 @@ if sys.version_info < (3, 11):
     _HERE = Path(__file__).parent
     collect_ignore = [str(path) for path in _HERE.rglob("test_*.py") if "kio" in path.read_text(encoding="utf-8")]
 
-_BROKER_FIXTURES = {"kafka", "kafka43", "kafka39", "kafka43x3", "dev_broker"}
+_BROKER_FIXTURES = {"kafka", "kafka44", "kafka39", "kafka44x3", "dev_broker"}
 #: What is not in the fast half (``-m fast``): it needs Java or a compiler, or takes long on purpose.
 _NOT_FAST = {"broker", "spark", "java", "build", "fuzz", "simulation", "slow", "soak"}
 #: What ``-m`` leaves out unless it is named.
@@ -255,9 +255,9 @@ def _session_broker(version: str, brokers: int = 1, racks: tuple[str, ...] = ())
 
 
 @pytest.fixture(scope="session")
-def kafka43() -> Iterator[DevBroker]:
-    """Kafka 4.3.0, one node, shared by the whole run: leave it as you found it."""
-    yield from _session_broker("4.3.0")
+def kafka44() -> Iterator[DevBroker]:
+    """Kafka 4.4.0, one node, shared by the whole run: leave it as you found it."""
+    yield from _session_broker("4.4.0")
 
 
 @pytest.fixture(scope="session")
@@ -267,21 +267,21 @@ def kafka39() -> Iterator[DevBroker]:
 
 
 @pytest.fixture(scope="session")
-def kafka43x3() -> Iterator[DevBroker]:
-    """Kafka 4.3.0, three nodes in three racks, shared by the whole run; tests that kill a node start it again."""
-    yield from _session_broker("4.3.0", brokers=3, racks=("rack-1", "rack-2", "rack-3"))
+def kafka44x3() -> Iterator[DevBroker]:
+    """Kafka 4.4.0, three nodes in three racks, shared by the whole run; tests that kill a node start it again."""
+    yield from _session_broker("4.4.0", brokers=3, racks=("rack-1", "rack-2", "rack-3"))
 
 
 @pytest.fixture(params=KAFKAS)
 def kafka(request: pytest.FixtureRequest) -> DevBroker:
     """Each of the two tested releases in turn (the shared brokers)."""
-    broker: DevBroker = request.getfixturevalue({"4.3.0": "kafka43", "3.9.2": "kafka39"}[request.param])
+    broker: DevBroker = request.getfixturevalue({"4.4.0": "kafka44", "3.9.2": "kafka39"}[request.param])
     return broker
 
 
 @pytest.fixture
 def dev_broker() -> Iterator[Callable[..., DevBroker]]:
-    """``dev_broker("4.3.0", brokers=3, ...)`` starts a broker of the test's own, which is stopped after the test."""
+    """``dev_broker("4.4.0", brokers=3, ...)`` starts a broker of the test's own, which is stopped after the test."""
     started: list[DevBroker] = []
 
     def start(*args: Any, **kwargs: Any) -> DevBroker:
@@ -344,7 +344,7 @@ def unique(request: pytest.FixtureRequest) -> Callable[[str], str]:
 
 @pytest.fixture
 def topic(unique: Callable[[str], str]) -> Iterator[Callable[..., str]]:
-    """``topic(kafka43, partitions=8, configs={...})`` makes a topic with a name of its own; deleted after the test."""
+    """``topic(kafka44, partitions=8, configs={...})`` makes a topic with a name of its own; deleted after the test."""
     made: list[tuple[DevBroker, str]] = []
 
     def make(

@@ -24,22 +24,22 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.fixture
-def filled(kafka43: DevBroker, topic: Callable[..., str]) -> str:
+def filled(kafka44: DevBroker, topic: Callable[..., str]) -> str:
     """Two partitions with ten messages each."""
-    name = topic(kafka43, 2)
+    name = topic(kafka44, 2)
     for partition in range(2):
-        fill(kafka43, name, 10, partition)
+        fill(kafka44, name, 10, partition)
     return name
 
 
 @pytest.fixture
-def run(kafka43: DevBroker, filled: str, unique: Callable[[str], str], tmp_path: Path) -> Callable[..., str]:
+def run(kafka44: DevBroker, filled: str, unique: Callable[[str], str], tmp_path: Path) -> Callable[..., str]:
     """``run("consume_loop", "--messages", "5")``: what the example prints."""
     group = unique("example")
 
     def start(name: str, *arguments: str, topic: str = filled) -> str:
         ran = subprocess.run(
-            [*command(name, kafka43, topic, group), *arguments],
+            [*command(name, kafka44, topic, group), *arguments],
             capture_output=True,
             text=True,
             timeout=60,
@@ -70,11 +70,11 @@ def test_consume_loop(run: Callable[..., str]) -> None:
 
 
 def test_consume_loop_under_gevents_monkey_patching(
-    kafka43: DevBroker, filled: str, unique: Callable[[str], str]
+    kafka44: DevBroker, filled: str, unique: Callable[[str], str]
 ) -> None:
     """The program does not know that its threads are greenlets."""
     python, *_, example, bootstrap, at, name, topic, group, groups = command(
-        "consume_loop", kafka43, filled, unique("monkey")
+        "consume_loop", kafka44, filled, unique("monkey")
     )
     ran = subprocess.run(
         [python, "-m", "gevent.monkey", example, bootstrap, at, name, topic, group, groups, "--messages", "20"],
@@ -86,10 +86,10 @@ def test_consume_loop_under_gevents_monkey_patching(
     assert sorted(seen(ran.stdout)) == sorted(EVERYTHING)
 
 
-def test_consume_loop_ends_on_a_signal(kafka43: DevBroker, filled: str, unique: Callable[[str], str]) -> None:
+def test_consume_loop_ends_on_a_signal(kafka44: DevBroker, filled: str, unique: Callable[[str], str]) -> None:
     group = unique("signal")
     process = subprocess.Popen(
-        command("consume_loop", kafka43, filled, group), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command("consume_loop", kafka44, filled, group), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(20)]
@@ -100,7 +100,7 @@ def test_consume_loop_ends_on_a_signal(kafka43: DevBroker, filled: str, unique: 
     assert (process.returncode, errors, rest.splitlines()) == (0, "", ["20 messages"])
     assert sorted(seen("".join(lines))) == sorted(EVERYTHING)
     # The signal may have come between the last line and the return to consume(): that message is not finished.
-    assert sum(committed(kafka43, group, filled, 2).values()) >= 19
+    assert sum(committed(kafka44, group, filled, 2).values()) >= 19
 
 
 def test_manual_commit(run: Callable[..., str], tmp_path: Path) -> None:
@@ -139,10 +139,10 @@ def test_gevent_consumer(run: Callable[..., str]) -> None:
     assert len({line.split(":")[0] for line in output.splitlines() if line.startswith("worker")}) > 1
 
 
-def test_dead_letters(run: Callable[..., str], kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path) -> None:
-    name = topic(kafka43)
+def test_dead_letters(run: Callable[..., str], kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+    name = topic(kafka44)
     values = [b'{"n": 1}', b"not json", None, b"[2]", b"\xff"]
-    with Producer(kafka43.bootstrap) as producer:
+    with Producer(kafka44.bootstrap) as producer:
         producer.produce(name, [Record(value) for value in [*values, b"3"]])
     output = run("dead_letters", "--messages", "4", "--letters", str(tmp_path / "dead"), topic=name)
     assert output.splitlines() == ["0:0 {'n': 1}", "0:2 None", "0:3 [2]", "0:5 3", "4 messages"]
@@ -153,14 +153,14 @@ def test_dead_letters(run: Callable[..., str], kafka43: DevBroker, topic: Callab
     ]
 
 
-def test_kafka_to_kafka(run: Callable[..., str], kafka43: DevBroker, topic: Callable[..., str]) -> None:
+def test_kafka_to_kafka(run: Callable[..., str], kafka44: DevBroker, topic: Callable[..., str]) -> None:
     pytest.importorskip("confluent_kafka")
-    output = topic(kafka43, 2)
+    output = topic(kafka44, 2)
     options = ("--to", output, "--id", output, "--timeout-ms", "2000")
     assert sum(int(line.split()[0]) for line in run("kafka_to_kafka", *options).splitlines()) == 20
     assert run("kafka_to_kafka", *options) == ""
     with SimpleConsumer(
-        output, kafka43.bootstrap, isolation_level="read_committed", consumer_timeout_ms=1000
+        output, kafka44.bootstrap, isolation_level="read_committed", consumer_timeout_ms=1000
     ) as consumer:
         assert sorted(message.value for message in consumer) == sorted([b"V%d" % n for n in range(10)] * 2)
 

@@ -56,3 +56,10 @@ def test_every_public_name_is_there() -> None:
     code = "import managedconsumer as m; [getattr(m, name) for name in m.__all__]; print(len(dir(m)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_windows_is_told_what_does_not_work_there() -> None:
+    code = "import sys, warnings; sys.platform = 'win32'; warnings.simplefilter('error'); import managedconsumer"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert "RuntimeWarning: managedconsumer is not supported on Windows" in done.stderr
+    assert "DevBroker does not start" in done.stderr

@@ -13,7 +13,7 @@ import pytest
 from tests.pages import DOCS, ROOT
 
 #: The fixtures that give a real broker, and its versions.
-BROKERS = {"kafka": {"3.9", "4.3"}, "kafka43": {"4.3"}, "kafka43x3": {"4.3"}, "kafka39": {"3.9"}, "secure": {"4.3"}}
+BROKERS = {"kafka": {"3.9", "4.4"}, "kafka44": {"4.4"}, "kafka44x3": {"4.4"}, "kafka39": {"3.9"}, "secure": {"4.4"}}
 SHOWN = re.compile(r"Kafka (\d\.\d(?:, \d\.\d)*)|simulated: .+|not here(?: yet|: .+)|not a consumer's: .+")
 
 
@@ -50,7 +50,7 @@ def versions(path: Path, name: str) -> set[str]:
     asked = functions(path)[name]
     found = set[str]()
     if any("same(" in ast.unparse(each) or "same_by_assignor(" in ast.unparse(each) for each in asked.decorator_list):
-        return {"4.3"}  # tests.testing.sameworld: the same on a broker in memory and on Kafka
+        return {"4.4"}  # tests.testing.sameworld: the same on a broker in memory and on Kafka
     if "DevBroker(" in ast.unparse(asked):
         found |= {text[:3] for text in re.findall(r"'(\d\.\d\.\d)'", ast.unparse(asked))}
     for argument in [each.arg for each in asked.args.args]:

@@ -142,7 +142,7 @@ def test_extensions_can_be_switched_off(plain: Path) -> None:
     packaged = {name for name in names if name.startswith("managedconsumer/") and name.endswith(".py")}
     there = {str(path.relative_to(ROOT)) for path in (ROOT / "managedconsumer").rglob("*.py")}
     there |= {f"managedconsumer/cli/_demo/{path.name}" for path in (ROOT / "examples" / "demo").glob("*.py")}
-    assert [name for name in names if name.startswith("managedconsumer/testing/kafka/digests/kafka-4.3.0")]
+    assert [name for name in names if name.startswith("managedconsumer/testing/kafka/digests/kafka-4.4.0")]
     assert packaged == there, "a directory without __init__.py is not installed"
     entry = next(name for name in names if name.endswith("entry_points.txt"))
     assert "managedconsumer = managedconsumer.cli:main" in (plain / entry).read_text()

@@ -42,7 +42,7 @@ def test_unmarked_in_a_child():
 def test_marked():
     pass
 
-def test_asks(kafka43):
+def test_asks(kafka44):
     pass
 """
 

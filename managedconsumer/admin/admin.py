@@ -70,7 +70,8 @@ class Admin:
             answer = connection.request(schemas.LIST_GROUPS, {"states_filter": [], "types_filter": []})
             return requests.read_list(answer, node)
 
-        return sorted(set(self._coordinators.brokers(ask)))
+        # Where any broker coordinates any group (WarpStream), each of them lists all.
+        return sorted({each.name: each for each in self._coordinators.brokers(ask)}.values())
 
     def describe(self, names: Iterable[str]) -> dict[str, GroupDescription]:
         """The groups with their members; raises GroupIdNotFound for one that does not exist."""
@@ -87,8 +88,8 @@ class Admin:
         others = [name for name, group in found.items() if _is_unknown(group)]
         if others:
             found.update(self._describe_consumer_groups(others, found))
-        gone = {name: err.GroupIdNotFound(f"there is no group {name!r}") for name in others if _is_unknown(found[name])}
-        return {**found, **gone}
+        gone = [name for name in others if _is_unknown(found[name])]
+        return {**found, **{name: err.GroupIdNotFound(f"there is no group {name!r} of consumers") for name in gone}}
 
     def _describe_consumer_groups(self, names: list[str], classic: Mapping[str, Any]) -> dict[str, Any]:
         answers = self._coordinators.groups(

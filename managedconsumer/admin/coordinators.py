@@ -104,6 +104,8 @@ class Coordinators:
         def work(node: int, mine: list[K]) -> None:
             try:
                 answers.update(ask(node, mine))
+            except err.UnsupportedBrokerError as error:  # the caller knows whether this request is needed
+                answers.update(dict.fromkeys(mine, error))
             except err.FATAL_LOCAL_ERRORS:
                 raise
             except err.KafkaException as error:

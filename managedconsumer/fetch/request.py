@@ -106,7 +106,7 @@ class FetchSession:
         if version < EPOCH_VERSION:
             forget_epochs(body["topics"])
         if version < SESSION_VERSION or not self._used:
-            return {**body, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": ()}
+            return {**body, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": []}
         gone: list[Key] = []
         if moved is not None and self._id:
             self._known.update(moved)

@@ -230,7 +230,7 @@ def test_a_workload_that_cannot_be_written_is_shown_and_the_others_go_on(load: L
 
 
 def test_the_limit_reads_what_the_pacer_writes_one_by_one(
-    load: Load, monkeypatch: pytest.MonkeyPatch, kafka43: DevBroker, unique: Callable[[str], str]
+    load: Load, monkeypatch: pytest.MonkeyPatch, kafka44: DevBroker, unique: Callable[[str], str]
 ) -> None:
     """Both are processes of the benchmark: what one writes at a steady pace, the other finds in the answers."""
     monkeypatch.syspath_prepend(str(BENCHMARKS / "peers"))
@@ -243,12 +243,12 @@ def test_the_limit_reads_what_the_pacer_writes_one_by_one(
             raise clients.Enough
         return 0.0
 
-    run = bench.Bench({bench.NEW_KAFKA: kafka43}, 1, True, 1.0, load("children").Progress(0.0), {})
+    run = bench.Bench({bench.NEW_KAFKA: kafka44}, 1, True, 1.0, load("children").Progress(0.0), {})
     with bench.small_topics(run, unique("topic"), [paced.LIMIT]) as name:
-        pacer = paced.Pacer(kafka43, name, pace=200, count=40)
+        pacer = paced.Pacer(kafka44, name, pace=200, count=40)
         try:
             with pytest.raises(clients.Enough):
-                clients.CLIENTS["limit"]()(clients.Spec(kafka43.bootstrap, name, ""), handle)
+                clients.CLIENTS["limit"]()(clients.Spec(kafka44.bootstrap, name, ""), handle)
         finally:
             pacer.stop()
     values = [value.split() for value in found[paced.PARTITIONS :]]

@@ -28,7 +28,7 @@ def mode(request: pytest.FixtureRequest) -> Handler:
 
 @pytest.fixture
 def fleet(mode: Handler, topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Callable[..., Fleet]]:
-    """``fleet(kafka43, partitions=8)``: a new topic and a group without members; everybody is stopped at the end."""
+    """``fleet(kafka44, partitions=8)``: a new topic and a group without members; everybody is stopped at the end."""
     made: list[Fleet] = []
 
     def make(broker: DevBroker, partitions: int = 8, **topic_options: Any) -> Fleet:
@@ -44,7 +44,7 @@ def fleet(mode: Handler, topic: Callable[..., str], unique: Callable[[str], str]
 def groups(
     request: pytest.FixtureRequest, topic: Callable[..., str], unique: Callable[[str], str]
 ) -> Iterator[Callable[..., ListenerGroup]]:
-    """``groups(kafka43, "consumer")``: a group without members, on a topic of the file's PARTITIONS."""
+    """``groups(kafka44, "consumer")``: a group without members, on a topic of the file's PARTITIONS."""
     made: list[ListenerGroup] = []
 
     def make(

@@ -37,7 +37,7 @@ OPTIONS: dict[str, Any] = {
 }
 MODES = {"threads": ThreadingHandler, "gevent": GEventHandler}
 # For tests that take long: each release and each way of waiting once, instead of all four pairs.
-PAIRS = [pytest.param("4.3.0", "threads"), pytest.param("3.9.2", "gevent", marks=pytest.mark.gevent)]
+PAIRS = [pytest.param("4.4.0", "threads"), pytest.param("3.9.2", "gevent", marks=pytest.mark.gevent)]
 pairs = pytest.mark.parametrize(("kafka", "mode"), PAIRS, indirect=True)
 
 Got = tuple[int, int]

@@ -108,12 +108,12 @@ def test_what_does_not_exist(kafka: DevBroker, mode: Handler, topic: Topic, uniq
         assert group not in {each.name for each in client.groups()}
 
 
-def test_a_kip_848_group(kafka43: DevBroker, mode: Handler, topic: Topic, unique: Unique) -> None:
-    name, group = topic(kafka43, 2), unique("group")
-    fill(kafka43, name, 2, 5, age=50, step=10)
+def test_a_kip_848_group(kafka44: DevBroker, mode: Handler, topic: Topic, unique: Unique) -> None:
+    name, group = topic(kafka44, 2), unique("group")
+    fill(kafka44, name, 2, 5, age=50, step=10)
     with (
-        client_of(kafka43, mode) as client,
-        consumer_of(kafka43, name, group, mode, group_protocol="consumer", group_instance_id="till-1") as consumer,
+        client_of(kafka44, mode) as client,
+        consumer_of(kafka44, name, group, mode, group_protocol="consumer", group_instance_id="till-1") as consumer,
     ):
         assert consumer.consume() is not None
         described = client.group(group)
@@ -126,24 +126,24 @@ def test_a_kip_848_group(kafka43: DevBroker, mode: Handler, topic: Topic, unique
 
 
 def test_only_what_a_reader_would_get_counts_as_old(
-    kafka43: DevBroker, mode: Handler, topic: Topic, unique: Unique
+    kafka44: DevBroker, mode: Handler, topic: Topic, unique: Unique
 ) -> None:
     """Deleted messages are not behind: the age is that of the first one that is left."""
-    name, group = topic(kafka43, 1), unique("group")
-    fill(kafka43, name, 1, 10, age=1000, step=100)
-    with client_of(kafka43, mode) as client:
+    name, group = topic(kafka44, 1), unique("group")
+    fill(kafka44, name, 1, 10, age=1000, step=100)
+    with client_of(kafka44, mode) as client:
         client.reset(group, name, "earliest", execute=True)
-        delete_records(kafka43, name, 8)
+        delete_records(kafka44, name, 8)
         (part,) = client.lag(group).partitions
         assert (part.committed, part.start, part.lag) == (0, 8, 2)
         assert part.seconds == pytest.approx(200, abs=10)
 
 
-def test_a_thousand_groups(kafka43: DevBroker, topic: Topic, unique: Unique, mode: Handler) -> None:
+def test_a_thousand_groups(kafka44: DevBroker, topic: Topic, unique: Unique, mode: Handler) -> None:
     """Groups are asked for together: a request for each would be thousands."""
-    name, stem = topic(kafka43, 2), unique("many")
-    fill(kafka43, name, 2, 3, age=30, step=10)
-    with client_of(kafka43, mode) as client:
+    name, stem = topic(kafka44, 2), unique("many")
+    fill(kafka44, name, 2, 3, age=30, step=10)
+    with client_of(kafka44, mode) as client:
         from managedconsumer.admin.admin import Admin
 
         names = [f"{stem}-{n}" for n in range(250)]
@@ -158,3 +158,15 @@ def test_a_thousand_groups(kafka43: DevBroker, topic: Topic, unique: Unique, mod
         assert all(lag is not None and lag.lag == 4 for lag in mine.values())
         assert all(lag is not None and lag.seconds == pytest.approx(20, abs=30) for lag in mine.values())
         admin.close()
+
+
+def test_a_share_group_is_told_apart(kafka44: DevBroker, topic: Topic, unique: Unique) -> None:
+    """Kafka's own consumer of a share group (KIP-932) leaves one that is empty."""
+    group = unique("share")
+    reader = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
+    kafka44.run_tool(reader, "--topic", topic(kafka44), "--group", group, "--timeout-ms", "1000")
+    with KafkaClient(kafka44.bootstrap) as client:
+        (listed,) = [each for each in client.groups(lag=True) if each.name == group]
+        assert (listed.type, listed.protocol_type, listed.state, listed.lag) == ("share", "share", "Empty", None)
+        with pytest.raises(err.GroupIdNotFound, match=f"there is no group '{group}' of consumers"):
+            client.group(group)

@@ -59,12 +59,12 @@ def unused_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def orders(kafka43: DevBroker) -> Iterator[str]:
+def orders(kafka44: DevBroker) -> Iterator[str]:
     """A topic with ten messages in each of two partitions."""
-    name = kafka43.create_topic("bad-input-orders", 2)
-    write(kafka43, name, 2, 10)
+    name = kafka44.create_topic("bad-input-orders", 2)
+    write(kafka44, name, 2, 10)
     yield name
-    kafka43.delete_topic(name)
+    kafka44.delete_topic(name)
 
 
 class TestTheAddress:
@@ -81,8 +81,8 @@ class TestTheAddress:
         text = told(err.NoBrokersAvailableError, simple, "orders", "no-such-host.invalid:9092")
         assert "no-such-host.invalid" in text
 
-    def test_one_address_that_works_is_enough(self, kafka43: DevBroker, orders: str) -> None:
-        with simple(orders, f"127.0.0.1:{unused_port()},{kafka43.bootstrap}") as consumer:
+    def test_one_address_that_works_is_enough(self, kafka44: DevBroker, orders: str) -> None:
+        with simple(orders, f"127.0.0.1:{unused_port()},{kafka44.bootstrap}") as consumer:
             assert consumer.consume() is not None
 
     @both
@@ -148,34 +148,34 @@ class TestTheVersion:
 
 class TestTheTopic:
     @both
-    def test_it_does_not_exist(self, make: Make, kafka43: DevBroker) -> None:
-        text = told(err.UnknownTopicOrPartition, make, "no-such-topic", kafka43.bootstrap)
+    def test_it_does_not_exist(self, make: Make, kafka44: DevBroker) -> None:
+        text = told(err.UnknownTopicOrPartition, make, "no-such-topic", kafka44.bootstrap)
         assert "'no-such-topic' does not exist" in text
-        assert kafka43.bootstrap in text
+        assert kafka44.bootstrap in text
         assert "create it, or correct its name" in text
 
-    def test_asking_did_not_create_it(self, kafka43: DevBroker) -> None:
+    def test_asking_did_not_create_it(self, kafka44: DevBroker) -> None:
         for _ in range(2):
-            told(err.UnknownTopicOrPartition, simple, "never-created", kafka43.bootstrap)
+            told(err.UnknownTopicOrPartition, simple, "never-created", kafka44.bootstrap)
 
     @both
-    def test_one_of_several_does_not_exist(self, make: Make, kafka43: DevBroker, orders: str) -> None:
-        assert "'nope'" in told(err.UnknownTopicOrPartition, make, [orders, "nope"], kafka43.bootstrap)
+    def test_one_of_several_does_not_exist(self, make: Make, kafka44: DevBroker, orders: str) -> None:
+        assert "'nope'" in told(err.UnknownTopicOrPartition, make, [orders, "nope"], kafka44.bootstrap)
 
-    def test_a_pattern_without_a_match(self, kafka43: DevBroker) -> None:
-        text = told(err.UnknownTopicOrPartition, simple, re.compile("nothing-.*"), kafka43.bootstrap)
+    def test_a_pattern_without_a_match(self, kafka44: DevBroker) -> None:
+        text = told(err.UnknownTopicOrPartition, simple, re.compile("nothing-.*"), kafka44.bootstrap)
         assert "nothing-.*" in text
 
     def test_a_consumer_that_could_not_start_can_be_started_when_the_cause_is_gone(
-        self, kafka43: DevBroker, unique: Callable[[str], str]
+        self, kafka44: DevBroker, unique: Callable[[str], str]
     ) -> None:
         name = unique("late")
-        consumers = [make(name, kafka43.bootstrap, auto_start=False) for make in (simple, managed)]
+        consumers = [make(name, kafka44.bootstrap, auto_start=False) for make in (simple, managed)]
         for consumer in consumers:
             told(err.UnknownTopicOrPartition, consumer.start)
             told(err.ConsumerStoppedException, consumer.consume)
-        kafka43.create_topic(name, 1)
-        write(kafka43, name, 1, 1)
+        kafka44.create_topic(name, 1)
+        write(kafka44, name, 1, 1)
         try:
             for consumer in consumers:
                 consumer.start()
@@ -183,26 +183,26 @@ class TestTheTopic:
         finally:
             for consumer in consumers:
                 consumer.stop()
-            kafka43.delete_topic(name)
+            kafka44.delete_topic(name)
 
 
 class TestTheGroup:
-    def test_a_session_that_the_broker_does_not_allow(self, kafka43: DevBroker, orders: str) -> None:
+    def test_a_session_that_the_broker_does_not_allow(self, kafka44: DevBroker, orders: str) -> None:
         options = {"session_timeout_ms": 4_000_000, "heartbeat_interval_ms": 3000, "consumer_group": "too-long"}
-        text = told(err.InvalidSessionTimeout, managed, orders, kafka43.bootstrap, **options)
+        text = told(err.InvalidSessionTimeout, managed, orders, kafka44.bootstrap, **options)
         assert "group 'too-long': session_timeout_ms=4000000 is out of the range" in text
         assert "group.max.session.timeout.ms" in text
 
     def test_no_assignor_in_common(
-        self, kafka43: DevBroker, orders: str, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture
+        self, kafka44: DevBroker, orders: str, unique: Callable[[str], str], caplog: pytest.LogCaptureFixture
     ) -> None:
         group = unique("group")
-        with managed(orders, kafka43.bootstrap, consumer_group=group, group_protocol="classic"):
+        with managed(orders, kafka44.bootstrap, consumer_group=group, group_protocol="classic"):
             text = told(
                 err.InconsistentGroupProtocol,
                 managed,
                 orders,
-                kafka43.bootstrap,
+                kafka44.bootstrap,
                 consumer_group=group,
                 membership_protocol=["sticky", "roundrobin"],
             )
@@ -211,22 +211,22 @@ class TestTheGroup:
         (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
         assert line.exc_info is None
 
-    def test_an_instance_id_that_is_taken(self, kafka43: DevBroker, orders: str, unique: Callable[[str], str]) -> None:
+    def test_an_instance_id_that_is_taken(self, kafka44: DevBroker, orders: str, unique: Callable[[str], str]) -> None:
         options = {"consumer_group": unique("group"), "group_instance_id": "till-1", "group_protocol": "consumer"}
-        with managed(orders, kafka43.bootstrap, **options):
-            text = told(err.UnreleasedInstanceId, managed, orders, kafka43.bootstrap, **options)
+        with managed(orders, kafka44.bootstrap, **options):
+            text = told(err.UnreleasedInstanceId, managed, orders, kafka44.bootstrap, **options)
         assert "group_instance_id='till-1'" in text
 
 
 class TestPartitionsAndOffsets:
     @pytest.fixture(params=[simple, managed])
-    def consumer(self, request: pytest.FixtureRequest, kafka43: DevBroker, orders: str, unique: Any) -> Iterator[Any]:
-        with request.param(orders, kafka43.bootstrap, consumer_group=unique("group")) as made:
+    def consumer(self, request: pytest.FixtureRequest, kafka44: DevBroker, orders: str, unique: Any) -> Iterator[Any]:
+        with request.param(orders, kafka44.bootstrap, consumer_group=unique("group")) as made:
             yield made
 
     @pytest.mark.parametrize("number", [2, 99])
-    def test_a_partition_that_the_topic_does_not_have(self, kafka43: DevBroker, orders: str, number: int) -> None:
-        text = told(err.UnknownTopicOrPartition, simple, orders, kafka43.bootstrap, partitions=[0, number])
+    def test_a_partition_that_the_topic_does_not_have(self, kafka44: DevBroker, orders: str, number: int) -> None:
+        text = told(err.UnknownTopicOrPartition, simple, orders, kafka44.bootstrap, partitions=[0, number])
         assert f"topic '{orders}' has no partition {number}: it has 2" in text
 
     @pytest.mark.parametrize(
@@ -334,9 +334,9 @@ class TestTheLifecycle:
     @both
     @pytest.mark.parametrize("call", CALLS)
     def test_before_the_start_and_after_the_stop(
-        self, make: Make, call: Any, kafka43: DevBroker, orders: str, unique: Any
+        self, make: Make, call: Any, kafka44: DevBroker, orders: str, unique: Any
     ) -> None:
-        consumer = make(orders, kafka43.bootstrap, consumer_group=unique("group"), auto_start=False)
+        consumer = make(orders, kafka44.bootstrap, consumer_group=unique("group"), auto_start=False)
         not_yet = "the consumer is not running: call start() first"
         assert told(err.ConsumerStoppedException, call, consumer) == not_yet
         consumer.start()
@@ -347,9 +347,9 @@ class TestTheLifecycle:
 
     @both
     def test_what_can_be_asked_of_a_consumer_that_does_not_run(
-        self, make: Make, kafka43: DevBroker, orders: str, unique: Any
+        self, make: Make, kafka44: DevBroker, orders: str, unique: Any
     ) -> None:
-        consumer = make(orders, kafka43.bootstrap, consumer_group=unique("group"), auto_start=False)
+        consumer = make(orders, kafka44.bootstrap, consumer_group=unique("group"), auto_start=False)
         consumer.stop()  # harmless
         assert consumer.partitions == {}
         assert consumer.held_offsets in ({}, None)
@@ -367,9 +367,9 @@ class TestTheLifecycle:
 
     @both
     def test_a_thread_that_waits_hears_of_the_stop(
-        self, make: Make, kafka43: DevBroker, topic: Callable[..., str], unique: Any
+        self, make: Make, kafka44: DevBroker, topic: Callable[..., str], unique: Any
     ) -> None:
-        consumer = make(topic(kafka43), kafka43.bootstrap, consumer_group=unique("group"), consumer_timeout_ms=-1)
+        consumer = make(topic(kafka44), kafka44.bootstrap, consumer_group=unique("group"), consumer_timeout_ms=-1)
         heard: list[BaseException] = []
         waiting = threading.Event()
 
@@ -387,7 +387,7 @@ class TestTheLifecycle:
         thread.join(AT_ONCE)
         assert [type(error) for error in heard] == [err.ConsumerStoppedException]
 
-    def test_offsets_without_a_group(self, kafka43: DevBroker, orders: str) -> None:
-        with simple(orders, kafka43.bootstrap) as consumer:
+    def test_offsets_without_a_group(self, kafka44: DevBroker, orders: str) -> None:
+        with simple(orders, kafka44.bootstrap) as consumer:
             for call in (consumer.commit_offsets, consumer.fetch_offsets, lambda: consumer.committed(0)):
                 assert "consumer_group is not set" in told(err.KafkaException, call)

@@ -73,14 +73,14 @@ def test_its_answer_moves_positions(
     group.check()
 
 
-def test_minus_one_is_the_end_and_warns(kafka43: DevBroker, fleet: Make) -> None:
-    group = fleet(kafka43, 1)
-    write(kafka43, group.topic, 1, 5)
+def test_minus_one_is_the_end_and_warns(kafka44: DevBroker, fleet: Make) -> None:
+    group = fleet(kafka44, 1)
+    write(kafka44, group.topic, 1, 5)
     consumer = group.member(post_rebalance_callback=lambda consumer, old, new: {0: -1}).consumer
     with pytest.warns(UserWarning, match="END of the partition"):
         consumer.start()
     assert consumer.consume(block=False) is None
-    write(kafka43, group.topic, 1, 1)
+    write(kafka44, group.topic, 1, 1)
     assert consumer.consume().offset == 5
 
 

@@ -21,11 +21,11 @@ def read_to(consumer: SimpleConsumer, offset: int, seconds: float = 20.0) -> lis
     return found[1:]
 
 
-def test_the_replica_of_our_rack_serves_us(kafka43x3: DevBroker, topic: Callable[..., str]) -> None:
-    name = topic(kafka43x3, configs={"min.insync.replicas": 1})
-    write(kafka43x3, name, 1, 20)
+def test_the_replica_of_our_rack_serves_us(kafka44x3: DevBroker, topic: Callable[..., str]) -> None:
+    name = topic(kafka44x3, configs={"min.insync.replicas": 1})
+    write(kafka44x3, name, 1, 20)
     tp = TopicPartition(name, 0)
-    plain = SimpleConsumer(name, kafka43x3.bootstrap, consumer_timeout_ms=200)
+    plain = SimpleConsumer(name, kafka44x3.bootstrap, consumer_timeout_ms=200)
     try:
         info = plain._session.engine.cluster.snapshot.partition(tp)
         assert info is not None
@@ -35,20 +35,20 @@ def test_the_replica_of_our_rack_serves_us(kafka43x3: DevBroker, topic: Callable
         plain.stop()
 
     follower = next(node for node in info.replicas if node != info.leader)
-    consumer = SimpleConsumer(name, kafka43x3.bootstrap, consumer_timeout_ms=200, client_rack=f"rack-{follower}")
+    consumer = SimpleConsumer(name, kafka44x3.bootstrap, consumer_timeout_ms=200, client_rack=f"rack-{follower}")
     try:
         assert read_to(consumer, 19) == list(range(20))
         queue = consumer._session.engine.buffer.queues[tp]
         assert queue.read_replica == follower
         assert (follower, 0) in consumer._session.engine.fetchers._workers
 
-        kafka43x3.kill(follower)
+        kafka44x3.kill(follower)
         began = time.monotonic()
-        write(kafka43x3, name, 1, 20, start=20)
+        write(kafka44x3, name, 1, 20, start=20)
         assert read_to(consumer, 39) == list(range(20, 40))
         assert time.monotonic() - began < 10, "it waited for the follower"
         assert queue.read_replica == -1
     finally:
         consumer.stop()
-        kafka43x3.start_node(follower)
-        kafka43x3.wait_in_sync()
+        kafka44x3.start_node(follower)
+        kafka44x3.wait_in_sync()

@@ -72,19 +72,19 @@ def test_the_message_in_flight_is_not_finished(kafka: DevBroker, fleet: Make) ->
     assert commits_of(group, 1) == {0: 14}, "a stop by another thread leaves the one in flight to the next owner"
 
 
-def test_a_timeout_of_consume_finishes_the_message(kafka43: DevBroker, fleet: Make) -> None:
-    group = fleet(kafka43, 1)
-    write(kafka43, group.topic, 1, 3)
+def test_a_timeout_of_consume_finishes_the_message(kafka44: DevBroker, fleet: Make) -> None:
+    group = fleet(kafka44, 1)
+    write(kafka44, group.topic, 1, 3)
     consumer = single(group, auto_commit_enable=True, auto_commit_interval_ms=100)
     take(consumer, 3)
     assert consumer.consume(block=False) is None
     group.until(lambda: consumer.committed(0) == 3, 5, "all three are committed")
 
 
-def test_stop_in_the_consuming_thread_leaves_its_message(kafka43: DevBroker, fleet: Make) -> None:
+def test_stop_in_the_consuming_thread_leaves_its_message(kafka44: DevBroker, fleet: Make) -> None:
     """Whoever stops before the end of its work has not finished it: SIGTERM handlers do."""
-    group = fleet(kafka43, 1)
-    write(kafka43, group.topic, 1, 10)
+    group = fleet(kafka44, 1)
+    write(kafka44, group.topic, 1, 10)
     consumer = single(group, auto_commit_enable=True)
     take(consumer, 4)
     consumer.stop()
@@ -131,10 +131,10 @@ def test_several_consuming_threads(kafka: DevBroker, fleet: Make) -> None:
 
 
 @pytest.mark.parametrize("count", [3])
-def test_a_commit_covers_every_partition_that_was_read(kafka43: DevBroker, fleet: Make, count: int) -> None:
+def test_a_commit_covers_every_partition_that_was_read(kafka44: DevBroker, fleet: Make, count: int) -> None:
     """By hand, with each of the ways to name partitions."""
-    group = fleet(kafka43, count)
-    write(kafka43, group.topic, count, 4)
+    group = fleet(kafka44, count)
+    write(kafka44, group.topic, count, 4)
     consumer = single(group)
     take(consumer, 4 * count)
     consumer.commit_offsets()
@@ -293,10 +293,10 @@ def test_a_zombies_commit_is_refused(kafka: DevBroker, fleet: Make, automatic: b
     assert commits_of(group, 2) == {0: 10, 1: 10}
 
 
-def test_committed_offsets_that_cannot_be_had_at_once(kafka43: DevBroker, fleet: Make) -> None:
+def test_committed_offsets_that_cannot_be_had_at_once(kafka44: DevBroker, fleet: Make) -> None:
     """A coordinator that is still loading at the first assignment: tried again, and nothing is skipped."""
-    group = fleet(kafka43, 2)
-    expected = write(kafka43, group.topic, 2, 10)
+    group = fleet(kafka44, 2)
+    expected = write(kafka44, group.topic, 2, 10)
     member = group.member()
     engine = member.consumer._session.engine
     failures = iter([err.GroupLoadInProgress("still loading"), err.RequestTimedOut("no answer")])

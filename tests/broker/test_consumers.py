@@ -28,17 +28,17 @@ NewTopic = Callable[..., str]
 
 
 @pytest.fixture
-def opener(kafka43: DevBroker, unique: Callable[[str], str], mode: Handler) -> Iterator[Opener]:
-    made = Opener(kafka43, unique("group"), mode)
+def opener(kafka44: DevBroker, unique: Callable[[str], str], mode: Handler) -> Iterator[Opener]:
+    made = Opener(kafka44, unique("group"), mode)
     yield made
     made.close()
 
 
 @pytest.fixture
-def filled(kafka43: DevBroker, topic: NewTopic) -> str:
+def filled(kafka44: DevBroker, topic: NewTopic) -> str:
     """One partition with offsets 0 to 99."""
-    name = topic(kafka43)
-    fill(kafka43, name)
+    name = topic(kafka44)
+    fill(kafka44, name)
     return name
 
 
@@ -608,7 +608,7 @@ class TestSeveralTopics:
 
 
 class TestGreenlets:
-    def test_the_hub_is_never_blocked(self, kafka43: DevBroker, filled: str, unique: Callable[[str], str]) -> None:
+    def test_the_hub_is_never_blocked(self, kafka44: DevBroker, filled: str, unique: Callable[[str], str]) -> None:
         """Without any monkey-patching: other greenlets run while the consumer starts, waits, commits and stops."""
         import gevent
 
@@ -623,7 +623,7 @@ class TestGreenlets:
                 last = now
 
         ticker = gevent.spawn(tick)
-        opener = Opener(kafka43, unique("group"), GEventHandler())
+        opener = Opener(kafka44, unique("group"), GEventHandler())
         before = set(threading.enumerate())
         consumer = opener("managed", filled, auto_commit_enable=True, auto_commit_interval_ms=100)
         assert len(list(consumer)) == 100
@@ -638,8 +638,8 @@ class TestGreenlets:
         assert slow[0] < 0.25, slow
 
 
-def test_the_default_is_threads(kafka43: DevBroker, filled: str) -> None:
-    opener = Opener(kafka43, "threads", ThreadingHandler())
+def test_the_default_is_threads(kafka44: DevBroker, filled: str) -> None:
+    opener = Opener(kafka44, "threads", ThreadingHandler())
     with contextlib.closing(opener):
         consumer = opener("simple", filled, use_greenlets=None)
         take(consumer, 1)

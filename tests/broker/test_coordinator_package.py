@@ -193,10 +193,10 @@ def test_automatic_commits_cover_what_is_finished(
 
 
 def test_heartbeats_go_on_and_can_be_switched_off(
-    kafka43: DevBroker, mode: Handler, topic: Callable[..., str], make: Make
+    kafka44: DevBroker, mode: Handler, topic: Callable[..., str], make: Make
 ) -> None:
-    name = topic(kafka43, 2)
-    first = make(kafka43, name)
+    name = topic(kafka44, 2)
+    first = make(kafka44, name)
     first.coordinator.ensure_active_group()
     mode.sleep(7)  # longer than the session: the caller does nothing, the worker beats
     assert not first.coordinator.need_rejoin()
@@ -204,7 +204,7 @@ def test_heartbeats_go_on_and_can_be_switched_off(
     task = first.coordinator.heartbeat_task
     assert isinstance(task, HeartbeatTask)
     task.disable()
-    second = make(kafka43, name)
+    second = make(kafka44, name)
     second.coordinator.ensure_active_group()  # waits for the first one's session to end
     assert len(second.subscription.assigned_partitions()) == 2
     task.reset()
@@ -221,8 +221,8 @@ def test_heartbeats_go_on_and_can_be_switched_off(
     assert 'consumer_rebalances_total{group="' in first.metrics.prometheus()
 
 
-def test_what_a_callback_raises_surfaces_once(kafka43: DevBroker, topic: Callable[..., str], make: Make) -> None:
-    member = make(kafka43, topic(kafka43, 1))
+def test_what_a_callback_raises_surfaces_once(kafka44: DevBroker, topic: Callable[..., str], make: Make) -> None:
+    member = make(kafka44, topic(kafka44, 1))
     member.listener.on_partitions_assigned = lambda _assigned: 1 / 0  # type: ignore[method-assign,assignment]
     with pytest.raises(ZeroDivisionError):
         member.coordinator.ensure_active_group()
@@ -231,7 +231,7 @@ def test_what_a_callback_raises_surfaces_once(kafka43: DevBroker, topic: Callabl
 
 
 def test_a_leader_that_fails_decides_in_the_next_round(
-    kafka43: DevBroker, topic: Callable[..., str], make: Make
+    kafka44: DevBroker, topic: Callable[..., str], make: Make
 ) -> None:
     class Broken(RangePartitionAssignor):
         answers = iter([False, True])
@@ -241,7 +241,7 @@ def test_a_leader_that_fails_decides_in_the_next_round(
                 return super().assign(cluster, members)
             raise LookupError("no decision")
 
-    member = make(kafka43, topic(kafka43, 2), assignors=[Broken])
+    member = make(kafka44, topic(kafka44, 2), assignors=[Broken])
     with pytest.raises(LookupError, match="no decision"):
         member.coordinator.ensure_active_group()
     assert member.coordinator.need_rejoin()
@@ -249,8 +249,8 @@ def test_a_leader_that_fails_decides_in_the_next_round(
     assert len(member.subscription.assigned_partitions()) == 2
 
 
-def test_a_coordinator_that_is_gone_is_found_again(kafka43: DevBroker, topic: Callable[..., str], make: Make) -> None:
-    member = make(kafka43, topic(kafka43, 1))
+def test_a_coordinator_that_is_gone_is_found_again(kafka44: DevBroker, topic: Callable[..., str], make: Make) -> None:
+    member = make(kafka44, topic(kafka44, 1))
     member.coordinator.ensure_active_group()
     member.coordinator.coordinator_dead("a test")
     assert member.coordinator.coordinator_unknown()

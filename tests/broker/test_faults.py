@@ -207,8 +207,8 @@ def in_other_thread(handler: Handler, work: Callable[[], None]) -> None:
 
 
 @pytest.mark.parametrize(("mode", "victim"), [("threads", "leader"), ("gevent", "coordinator")], indirect=["mode"])
-def test_a_node_of_three_is_killed(kafka43x3: DevBroker, fleet: Make, victim: str) -> None:
-    group = fleet(kafka43x3, PARTITIONS)
+def test_a_node_of_three_is_killed(kafka44x3: DevBroker, fleet: Make, victim: str) -> None:
+    group = fleet(kafka44x3, PARTITIONS)
     killed = 0
 
     def harm() -> None:
@@ -216,28 +216,28 @@ def test_a_node_of_three_is_killed(kafka43x3: DevBroker, fleet: Make, victim: st
         member = group.members[0].consumer
         if victim == "coordinator":
             port = int(member.health()["coordinator"].rpartition(":")[2])
-            killed = next(node for node in kafka43x3.node_ids if kafka43x3.port_of(node) == port)
+            killed = next(node for node in kafka44x3.node_ids if kafka44x3.port_of(node) == port)
         else:
             killed = next(iter(member.partitions.values())).leader.id
-        kafka43x3.kill(killed)
+        kafka44x3.kill(killed)
 
     try:
         watch = survive(group, harm)
     finally:
         if killed:
-            in_other_thread(group.handler, lambda: kafka43x3.start_node(killed))
-            in_other_thread(group.handler, kafka43x3.wait_in_sync)
+            in_other_thread(group.handler, lambda: kafka44x3.start_node(killed))
+            in_other_thread(group.handler, kafka44x3.wait_in_sync)
     assert watch.longest < 2.0 + SESSION_S + MARGIN_S  # a dead broker is noticed after 2 s
 
 
-def test_the_coordinator_moves(kafka43x3: DevBroker, fleet: Make) -> None:
+def test_the_coordinator_moves(kafka44x3: DevBroker, fleet: Make) -> None:
     """Its node is restarted, cleanly: nobody leaves the group for it."""
-    group = fleet(kafka43x3, PARTITIONS)
+    group = fleet(kafka44x3, PARTITIONS)
 
     def harm() -> None:
         port = int(group.members[0].consumer.health()["coordinator"].rpartition(":")[2])
-        node = next(node for node in kafka43x3.node_ids if kafka43x3.port_of(node) == port)
-        in_other_thread(group.handler, lambda: kafka43x3.restart(node))
+        node = next(node for node in kafka44x3.node_ids if kafka44x3.port_of(node) == port)
+        in_other_thread(group.handler, lambda: kafka44x3.restart(node))
 
     watch = survive(group, harm)
     assert watch.longest < SESSION_S + MARGIN_S

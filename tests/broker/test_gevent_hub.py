@@ -31,7 +31,7 @@ def rows() -> list[tuple[bytes | None, bytes | None, int]]:
 
 
 @pytest.fixture(scope="module")
-def filled(kafka43: DevBroker) -> Iterator[Topics]:
+def filled(kafka44: DevBroker) -> Iterator[Topics]:
     """``filled("lz4")``: 8 partitions with batches of 1 MB. ``filled("large zstd")``: batches that become 58 MB."""
     made: dict[str, str] = {}
 
@@ -40,10 +40,10 @@ def filled(kafka43: DevBroker) -> Iterator[Topics]:
             codec, large = kind.split()[-1], kind.startswith("large")
             name = f"hub-{kind.replace(' ', '-')}"
             partitions = 1 if large else 8
-            made[kind] = kafka43.create_topic(name, partitions, {"max.message.bytes": "20000000"})
+            made[kind] = kafka44.create_topic(name, partitions, {"max.message.bytes": "20000000"})
             millions = 16 if codec == "snappy" else 58
             content = [(b"k", b"x" * 1_000_000, 0)] * millions if large else rows()
-            with Producer(kafka43.bootstrap, codec=codec) as producer:
+            with Producer(kafka44.bootstrap, codec=codec) as producer:
                 batch = encode_plain(content, codec)
                 producer.partitions(name)
                 for n in range(LARGE_BATCHES if large else BATCHES):
@@ -53,16 +53,16 @@ def filled(kafka43: DevBroker) -> Iterator[Topics]:
 
     yield fill
     for name in made.values():
-        kafka43.delete_topic(name)
+        kafka44.delete_topic(name)
 
 
 @pytest.fixture
-def tick(kafka43: DevBroker, unique: Callable[[str], str]) -> Callable[..., dict[str, Any]]:
+def tick(kafka44: DevBroker, unique: Callable[[str], str]) -> Callable[..., dict[str, Any]]:
     """Consume in a process of its own and give what it found out."""
 
     def run(topics: list[str], count: int, **given: Any) -> dict[str, Any]:
         body = {"patch": False, "way": "consume", "members": 1, "options": {}, **given}
-        body |= {"bootstrap": kafka43.bootstrap, "group": unique("group"), "topics": topics, "count": count}
+        body |= {"bootstrap": kafka44.bootstrap, "group": unique("group"), "topics": topics, "count": count}
         done = subprocess.run(
             [sys.executable, "-m", "tests.broker.hub", json.dumps(body)],
             capture_output=True,

@@ -84,7 +84,7 @@ WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_every_way_of_consuming(
     kafka: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], tmp_path: Path, way: str
 ) -> None:
-    """KIP-848 on 4.3, classic on 3.9; a restart goes on where the group is."""
+    """KIP-848 on 4.4, classic on 3.9; a restart goes on where the group is."""
     use, options = WAYS[way]
     name, group = topic(kafka, PARTITIONS), unique("group")
     pattern = {**options}.pop("pattern", None)
@@ -112,7 +112,7 @@ def test_every_way_of_consuming(
 
 def test_the_broker_changes_its_mind_and_back(dev_broker: Any, groups: Callable[..., ListenerGroup]) -> None:
     """KIP-848 is switched off and on again for the whole cluster, as before a downgrade, while members consume."""
-    broker = dev_broker("4.3.0")
+    broker = dev_broker("4.4.0")
     group = groups(broker)
     commits = {"auto_commit_enable": True, "auto_commit_interval_ms": 100}
     members = [group.join(**AUTO, **commits) for _ in range(2)]
@@ -150,7 +150,7 @@ def test_the_broker_changes_its_mind_and_back(dev_broker: Any, groups: Callable[
 
 def test_a_group_that_may_not_migrate(dev_broker: Any, groups: Callable[..., ListenerGroup]) -> None:
     """It stays what it is while it has members: one that comes speaks its protocol, and so does one that comes back."""
-    broker = dev_broker("4.3.0", properties={"group.consumer.migration.policy": "disabled"})
+    broker = dev_broker("4.4.0", properties={"group.consumer.migration.policy": "disabled"})
     group = groups(broker)
     old = group.join(**CLASSIC)
     group.wait_balanced(PARTITIONS)

@@ -56,8 +56,8 @@ def test_joins_and_leaves_under_load(kafka: DevBroker, fleet: Make) -> None:
     assert max(group.values().values()) == 1, f"{group.duplicates()} duplicates"
 
 
-def test_spare_members_idle_cheaply(kafka43: DevBroker, fleet: Make) -> None:
-    group = fleet(kafka43, 2)
+def test_spare_members_idle_cheaply(kafka44: DevBroker, fleet: Make) -> None:
+    group = fleet(kafka44, 2)
     for _ in range(5):
         group.join(consumer_timeout_ms=-1)
     group.wait_balanced(2)
@@ -68,7 +68,7 @@ def test_spare_members_idle_cheaply(kafka43: DevBroker, fleet: Make) -> None:
     before = time.process_time()
     group.handler.sleep(1.5)
     assert time.process_time() - before < 0.5, "five idle members use more than a third of a processor"
-    expected = write(kafka43, group.topic, 2, 20)
+    expected = write(kafka44, group.topic, 2, 20)
     group.wait_received(expected)
     group.leave(next(member for member in group.members if member.owned))
     group.wait_balanced(2)  # a spare one takes over
@@ -115,9 +115,9 @@ def test_one_group_two_topics(kafka: DevBroker, fleet: Make) -> None:
         group.check()
 
 
-def test_one_consumer_of_several_topics(kafka43: DevBroker, fleet: Make, topic: Callable[..., str]) -> None:
-    group = fleet(kafka43, 2)
-    names = [group.topic, topic(kafka43, 3)]
+def test_one_consumer_of_several_topics(kafka44: DevBroker, fleet: Make, topic: Callable[..., str]) -> None:
+    group = fleet(kafka44, 2)
+    names = [group.topic, topic(kafka44, 3)]
     members = [group.join(topic=names), group.join(topic=names)]
     group.until(
         lambda: sum(len(member.owned) for member in members) == 5 and all(member.stable for member in members),
@@ -129,7 +129,7 @@ def test_one_consumer_of_several_topics(kafka43: DevBroker, fleet: Make, topic: 
         *((names[1], p) for p in range(3)),
     }
     for name, partitions in zip(names, (2, 3), strict=True):
-        write(kafka43, name, partitions, 10)
+        write(kafka44, name, partitions, 10)
     group.until(lambda: group.received().total() == 50, 15, "all messages of both topics")
     assert group.errors() == []
 
@@ -189,13 +189,13 @@ def test_kafkas_own_tool_reads_the_living_group(kafka: DevBroker, fleet: Make) -
     assert "range" in state and "Stable" in state and state[-1] == "2"
 
 
-def test_a_slow_member_does_not_hold_up_the_others(kafka43: DevBroker, fleet: Make) -> None:
+def test_a_slow_member_does_not_hold_up_the_others(kafka44: DevBroker, fleet: Make) -> None:
     """And the order of a key's messages is kept."""
-    group = fleet(kafka43, 4)
+    group = fleet(kafka44, 4)
     group.join(work=lambda _: group.handler.sleep(0.02), auto_commit_enable=True)
     group.join(auto_commit_enable=True)
     group.wait_balanced(4)
-    with Producer(kafka43.bootstrap, codec="lz4") as producer:
+    with Producer(kafka44.bootstrap, codec="lz4") as producer:
         producer.produce(group.topic, [Record(b"%d" % n, b"%d" % (n % 16)) for n in range(400)])
     group.until(lambda: group.values().total() == 400, 20, "400 messages")
     group.check()

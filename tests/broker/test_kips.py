@@ -42,15 +42,15 @@ def test_each_api_is_spoken_in_a_version_that_the_broker_lists(kafka: DevBroker)
 
 
 def test_a_reader_above_its_quota_is_slowed_down_and_loses_nothing(
-    kafka43: DevBroker, topic: Topic, unique: Unique
+    kafka44: DevBroker, topic: Topic, unique: Unique
 ) -> None:
     """KIP-124 and 219: the broker answers at once and stops reading; the consumer waits for that."""
-    name, client_id = topic(kafka43), unique("client")
+    name, client_id = topic(kafka44), unique("client")
     quota = ["--alter", "--add-config", "consumer_byte_rate=100000", "--entity-type", "clients", "--entity-name"]
-    kafka43.run_tool("kafka-configs", *quota, client_id)
-    with Producer(kafka43.bootstrap) as producer:
+    kafka44.run_tool("kafka-configs", *quota, client_id)
+    with Producer(kafka44.bootstrap) as producer:
         producer.produce(name, [Record(bytes(100_000))] * 12, batch_records=1)
-    with KafkaClient(kafka43.bootstrap, client_id=client_id) as client:
+    with KafkaClient(kafka44.bootstrap, client_id=client_id) as client:
         consumer = SimpleConsumer(name, client, consumer_timeout_ms=20_000, fetch_message_max_bytes=300_000)
         with consumer:
             assert [message.offset for message, _ in zip(consumer, range(12), strict=False)] == list(range(12))
@@ -92,7 +92,7 @@ def test_a_group_takes_as_many_members_as_the_broker_allows(
     dev_broker: Callable[..., DevBroker], unique: Unique, protocol: Any
 ) -> None:
     """KIP-389: one more is told so, and the others are not disturbed."""
-    broker = dev_broker("4.3.0", properties={"group.max.size": 1, "group.consumer.max.size": 1})
+    broker = dev_broker("4.4.0", properties={"group.max.size": 1, "group.consumer.max.size": 1})
     name, group = broker.create_topic("orders", 2), unique("group")
     with ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=protocol) as first:
         with pytest.raises(err.GroupMaxSizeReached, match="as many members as the broker allows"):
@@ -100,14 +100,14 @@ def test_a_group_takes_as_many_members_as_the_broker_allows(
         assert len(first.partitions) == 2
 
 
-def test_members_get_partitions_of_their_own_rack(kafka43x3: DevBroker, topic: Topic, unique: Unique) -> None:
+def test_members_get_partitions_of_their_own_rack(kafka44x3: DevBroker, topic: Topic, unique: Unique) -> None:
     """KIP-881: each partition has one replica, and goes to the member of its rack."""
-    name, group = topic(kafka43x3, partitions=6, replication=1), unique("group")
+    name, group = topic(kafka44x3, partitions=6, replication=1), unique("group")
     made: list[ManagedBalancedConsumer] = []
     try:
         for rack in ("rack-3", "rack-1", "rack-2"):
             options = {**OPTIONS, "membership_protocol": "range", "client_rack": rack}
-            made.append(ManagedBalancedConsumer(name, kafka43x3.bootstrap, group, **options))
+            made.append(ManagedBalancedConsumer(name, kafka44x3.bootstrap, group, **options))
         until(lambda: [len(each.partitions or ()) for each in made] == [2, 2, 2])
         held = [(consumer._session.options.client_rack, partition.leader.id) for consumer in made
                 for partition in (consumer.partitions or {}).values()]  # fmt: skip
@@ -123,7 +123,7 @@ def test_members_get_partitions_of_their_own_rack(kafka43x3: DevBroker, topic: T
 def test_all_addresses_change(unique: Unique, tmp_path: Path) -> None:
     """KIP-899 and 1102: one of the addresses of the start leads to the cluster again; nothing is lost or repeated."""
     old, new = free_port(), free_port()
-    with DevBroker("4.3.0", port=old, data_dir=tmp_path) as broker:
+    with DevBroker("4.4.0", port=old, data_dir=tmp_path) as broker:
         name = broker.create_topic("orders", 2)
         written = write(broker, name, 2, 5)
         addresses = f"127.0.0.1:{old},127.0.0.1:{new}"
@@ -131,7 +131,7 @@ def test_all_addresses_change(unique: Unique, tmp_path: Path) -> None:
         got = [consumer.consume() for _ in written]
         consumer.commit_offsets()
     try:
-        with DevBroker("4.3.0", port=new, data_dir=tmp_path) as broker:
+        with DevBroker("4.4.0", port=new, data_dir=tmp_path) as broker:
             written |= write(broker, name, 2, 5, start=5)
             began = time.monotonic()
             got += [consumer.consume() for _ in range(10)]
@@ -144,11 +144,11 @@ def test_all_addresses_change(unique: Unique, tmp_path: Path) -> None:
 
 
 @pytest.mark.busy
-def test_the_old_leader_names_the_new_one(kafka43x3: DevBroker, topic: Topic, tmp_path: Path) -> None:
+def test_the_old_leader_names_the_new_one(kafka44x3: DevBroker, topic: Topic, tmp_path: Path) -> None:
     """KIP-951: no metadata are asked for, and the first message after the move is here within 50 ms."""
-    name = topic(kafka43x3, replication=3, configs={"message.timestamp.type": "LogAppendTime"})
+    name = topic(kafka44x3, replication=3, configs={"message.timestamp.type": "LogAppendTime"})
     tp, after = TopicPartition(name, 0), [0, 0, 0]
-    with SimpleConsumer(name, kafka43x3.bootstrap, consumer_timeout_ms=20_000) as consumer, flood(kafka43x3, name):
+    with SimpleConsumer(name, kafka44x3.bootstrap, consumer_timeout_ms=20_000) as consumer, flood(kafka44x3, name):
         engine = consumer._session.engine
         old = engine.cluster.snapshot.partition(tp)
         assert consumer.consume() is not None and old is not None
@@ -156,11 +156,11 @@ def test_the_old_leader_names_the_new_one(kafka43x3: DevBroker, topic: Topic, tm
         others = [node for node in old.replicas if node != old.leader]
         move = {"version": 1, "partitions": [{"topic": name, "partition": 0, "replicas": [*others, old.leader]}]}
         (tmp_path / "move.json").write_text(json.dumps(move), encoding="utf-8")
-        kafka43x3.run_tool(
+        kafka44x3.run_tool(
             "kafka-reassign-partitions", "--execute", "--reassignment-json-file", f"{tmp_path}/move.json"
         )
         elect = ["--election-type", "preferred", "--topic", name, "--partition", "0"]
-        mover = Thread(target=kafka43x3.run_tool, args=("kafka-leader-election", *elect))
+        mover = Thread(target=kafka44x3.run_tool, args=("kafka-leader-election", *elect))
         mover.start()
         while after[-1] == 0:
             message = consumer.consume()

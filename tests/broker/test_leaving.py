@@ -16,8 +16,8 @@ PARTITIONS = 4
 
 
 @pytest.fixture(params=["eager", "consumer"])
-def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
-    return groups(kafka43, request.param)
+def group(request: pytest.FixtureRequest, kafka44: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka44, request.param)
 
 
 @pytest.mark.parametrize("instance", [None, "till-1"], ids=["dynamic", "static"])

@@ -154,10 +154,10 @@ def test_a_signal_handler_while_nothing_comes(
     group.until(lambda: survivor.owned == {0}, MARGIN_S, "it has left: nobody waits for its session to end")
 
 
-def test_a_child_of_a_fork_is_told(kafka43: DevBroker, fleet: Make) -> None:
+def test_a_child_of_a_fork_is_told(kafka44: DevBroker, fleet: Make) -> None:
     """A clear error there, and the parent goes on."""
-    group = fleet(kafka43, 1)
-    write(kafka43, group.topic, 1, 2)
+    group = fleet(kafka44, 1)
+    write(kafka44, group.topic, 1, 2)
     consumer = made(group)
     assert consumer.consume() is not None
     reading, writing = os.pipe()

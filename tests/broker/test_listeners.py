@@ -1,4 +1,4 @@
-"""The contract of the rebalance listeners on a real Kafka 4.3.
+"""The contract of the rebalance listeners on a real Kafka 4.4.
 
 Every test runs for threads, greenlets and asyncio, and for the eager, the cooperative and the KIP-848 protocol.
 Sources: Java's ConsumerRebalanceListener, KIP-429, kafka-python's AsyncConsumerRebalanceListener.
@@ -36,9 +36,9 @@ Make = Callable[..., ListenerGroup]
 
 
 @pytest.fixture(params=[f"{kind}-{protocol}" for kind in KINDS for protocol in PROTOCOLS])
-def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Make) -> ListenerGroup:
+def group(request: pytest.FixtureRequest, kafka44: DevBroker, groups: Make) -> ListenerGroup:
     kind, protocol = request.param.split("-")
-    return groups(kafka43, protocol, kind=kind)
+    return groups(kafka44, protocol, kind=kind)
 
 
 def test_callbacks_of_joins_and_leaves(group: ListenerGroup) -> None:
@@ -297,9 +297,9 @@ def test_stop_inside_a_callback(group: ListenerGroup) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_other_kind_of_listener(kind: str, kafka43: DevBroker, groups: Make) -> None:
+def test_the_other_kind_of_listener(kind: str, kafka44: DevBroker, groups: Make) -> None:
     """Coroutines for who consumes in a thread or a greenlet, plain functions for who consumes on a loop."""
-    group = groups(kafka43, "cooperative", kind=kind)
+    group = groups(kafka44, "cooperative", kind=kind)
     goes_on, stands_still = threading.Event(), list[bool]()
 
     def take_time(member: ListenerMember, tps: list[TopicPartition]) -> Any:
@@ -333,10 +333,10 @@ def test_the_other_kind_of_listener(kind: str, kafka43: DevBroker, groups: Make)
         ticker.join(5)
 
 
-def test_stop_on_the_loops_own_thread(kafka43: DevBroker, groups: Make) -> None:
+def test_stop_on_the_loops_own_thread(kafka44: DevBroker, groups: Make) -> None:
     """It blocks the loop, so the listener's coroutine gets another one; nothing waits for itself."""
-    group = groups(kafka43, "eager", kind="asyncio")
-    write(kafka43, group.topic, PARTITIONS, 1)
+    group = groups(kafka44, "eager", kind="asyncio")
+    write(kafka44, group.topic, PARTITIONS, 1)
     member = group.member()
     member.gate = member.consumer.stop  # in the body of the async for
     started = time.monotonic()

@@ -26,7 +26,7 @@ def guarded() -> Iterator[DevBroker]:
         "allow.everyone.if.no.acl.found": "true",
         "group.initial.rebalance.delay.ms": "0",
     }
-    with DevBroker("4.3.0", properties=properties) as broker:
+    with DevBroker("4.4.0", properties=properties) as broker:
         yield broker
 
 

@@ -21,17 +21,17 @@ END = 100
 
 
 @pytest.fixture(scope="module")
-def hundred(kafka43: DevBroker) -> Iterator[str]:
+def hundred(kafka44: DevBroker) -> Iterator[str]:
     """One partition with offsets 0 to 99."""
-    name = kafka43.create_topic("offsets-table", 1)
-    fill(kafka43, name, END)
+    name = kafka44.create_topic("offsets-table", 1)
+    fill(kafka44, name, END)
     yield name
-    kafka43.delete_topic(name)
+    kafka44.delete_topic(name)
 
 
 @pytest.fixture
-def opener(kafka43: DevBroker, unique: Callable[[str], str], mode: Handler) -> Iterator[Opener]:
-    made = Opener(kafka43, unique("group"), mode)
+def opener(kafka44: DevBroker, unique: Callable[[str], str], mode: Handler) -> Iterator[Opener]:
+    made = Opener(kafka44, unique("group"), mode)
     yield made
     made.close()
 
@@ -290,8 +290,8 @@ class TestWhatTheCallbackReturns:
         assert seen == [None, 60, 12, [0]]
 
 
-def test_the_ends_of_the_log_are_next_offsets(kafka43: DevBroker, hundred: str) -> None:
-    with KafkaClient(kafka43.bootstrap) as client:
+def test_the_ends_of_the_log_are_next_offsets(kafka44: DevBroker, hundred: str) -> None:
+    with KafkaClient(kafka44.bootstrap) as client:
         topic = client.topics[hundred]
         assert {p: answer.offset for p, answer in topic.latest_available_offsets().items()} == {0: [END]}
         assert {p: answer.offset for p, answer in topic.earliest_available_offsets().items()} == {0: [0]}

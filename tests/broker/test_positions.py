@@ -35,27 +35,27 @@ def write(broker: DevBroker, topic: str, *values: bytes, key: bytes | None = Non
 
 
 @pytest.mark.parametrize("kind", ["simple", "classic", "consumer"])
-def test_begin_here(kafka43: DevBroker, topic: MakeTopic, unique: Callable[[str], str], kind: str) -> None:
+def test_begin_here(kafka44: DevBroker, topic: MakeTopic, unique: Callable[[str], str], kind: str) -> None:
     """What is written once the constructor has returned is delivered, to this consumer and to the group's next one."""
-    name = topic(kafka43, partitions=2)
-    write(kafka43, name, *[b"old"] * 30)
+    name = topic(kafka44, partitions=2)
+    write(kafka44, name, *[b"old"] * 30)
 
     def opened(group: str) -> Any:
         options = {"auto_offset_reset": LATEST, "consumer_timeout_ms": 5000, "consumer_group": group}
         if kind == "simple":
-            return SimpleConsumer(name, kafka43.bootstrap, **options)
-        return ManagedBalancedConsumer(name, kafka43.bootstrap, group_protocol=kind, **options)
+            return SimpleConsumer(name, kafka44.bootstrap, **options)
+        return ManagedBalancedConsumer(name, kafka44.bootstrap, group_protocol=kind, **options)
 
     for number in range(3):
         group = unique("group")
         with opened(group) as first:
             assert first.held_offsets == {0: 29 + 2 * number, 1: -2}
-            write(kafka43, name, b"new")
+            write(kafka44, name, b"new")
             assert first.consume().value == b"new"
         group = unique("group")
         with opened(group) as first:
             first.commit_offsets()
-        write(kafka43, name, b"newer")
+        write(kafka44, name, b"newer")
         with opened(group) as second:
             assert second.consume().value == b"newer"
 
@@ -87,7 +87,7 @@ def expire(broker: DevBroker, name: str, group: str) -> None:
 @pytest.mark.parametrize("gone", ["offset", "messages"])
 def test_an_expired_offset_is_reset_by_a_duration(dev_broker: Callable[..., DevBroker], gone: str) -> None:
     """KIP-1106, where the group's retention has taken the offset, and where the topic's has taken its messages."""
-    broker = dev_broker("4.3.0", properties={"offsets.retention.check.interval.ms": 300})
+    broker = dev_broker("4.4.0", properties={"offsets.retention.check.interval.ms": 300})
     broker.create_topic("t", 1)
     now = int(time.time() * 1000)
     with Producer(broker.bootstrap) as producer:
@@ -122,8 +122,8 @@ def test_an_expired_offset_is_reset_by_a_duration(dev_broker: Callable[..., DevB
 
 
 @pytest.fixture
-def reader(kafka43: DevBroker) -> Iterator[Callable[..., list[int]]]:
-    cluster = Cluster(parse_bootstrap(kafka43.bootstrap), ThreadingHandler())
+def reader(kafka44: DevBroker) -> Iterator[Callable[..., list[int]]]:
+    cluster = Cluster(parse_bootstrap(kafka44.bootstrap), ThreadingHandler())
 
     def read(name: str, start: int, stop: int, **limits: Any) -> list[int]:
         chunks = fetch_range(cluster, name, 0, start, stop, RangeLimits(patience=20.0, **limits))
@@ -134,7 +134,7 @@ def reader(kafka43: DevBroker) -> Iterator[Callable[..., list[int]]]:
 
 
 def test_a_range_whose_end_was_compacted_away(
-    kafka43: DevBroker, topic: MakeTopic, reader: Callable[..., list[int]]
+    kafka44: DevBroker, topic: MakeTopic, reader: Callable[..., list[int]]
 ) -> None:
     """Nothing is waited for: what the cleaner has left behind the range moves the reader on."""
     configs = {
@@ -145,13 +145,13 @@ def test_a_range_whose_end_was_compacted_away(
         "min.compaction.lag.ms": "0",
         "max.compaction.lag.ms": "100",
     }
-    name = topic(kafka43, configs=configs)
-    write(kafka43, name, *[b"v%d" % n for n in range(100)], key=b"the only one", batch=10)
+    name = topic(kafka44, configs=configs)
+    write(kafka44, name, *[b"v%d" % n for n in range(100)], key=b"the only one", batch=10)
     deadline = time.monotonic() + 60
     while len(reader(name, 0, 100)) > 5:
         assert time.monotonic() < deadline, "the cleaner does not run"
         time.sleep(0.3)
-        write(kafka43, name, b"v", key=b"the only one")
+        write(kafka44, name, b"v", key=b"the only one")
     for start, stop in [(0, 50), (0, 100), (90, 99), (50, 100)]:
         began = time.monotonic()
         reader(name, start, stop, max_wait_ms=5000)

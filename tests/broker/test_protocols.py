@@ -27,14 +27,14 @@ EAGER = {"membership_protocol": "range"}
 
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
-def test_server_assignors(kafka43: DevBroker, groups: Make, assignor: str) -> None:
-    group = groups(kafka43, "consumer")
+def test_server_assignors(kafka44: DevBroker, groups: Make, assignor: str) -> None:
+    group = groups(kafka44, "consumer")
     for _ in range(3):
         group.join(membership_protocol=assignor)
     group.wait_balanced(PARTITIONS)
     if assignor == "range":
         assert sorted(sorted(member.owned) for member in group.members) == [[0, 1], [2, 3], [4, 5]]
-    described = kafka43.run_tool("kafka-consumer-groups", "--describe", "--group", group.name, "--state")
+    described = kafka44.run_tool("kafka-consumer-groups", "--describe", "--group", group.name, "--state")
     assert assignor in described and "Stable" in described
     assert listener_view(group.calls) == {member.name: member.owned for member in group.members}
 
@@ -92,10 +92,10 @@ ROADS = {
 
 
 @pytest.mark.parametrize("road", ROADS)
-def test_a_living_group_changes_its_protocol(kafka43: DevBroker, groups: Make, road: str) -> None:
+def test_a_living_group_changes_its_protocol(kafka44: DevBroker, groups: Make, road: str) -> None:
     """Member by member, under load: nothing is lost, nobody owns what another one has, and nothing comes twice."""
-    group = groups(kafka43)
-    with Load(kafka43, group.topic, PARTITIONS) as load:
+    group = groups(kafka44)
+    with Load(kafka44, group.topic, PARTITIONS) as load:
         everybody = both_way(group, load, ROADS[road])
         load.stop()
     group.until(lambda: total(everybody) >= len(load.acked), f"{len(load.acked)} messages")
@@ -112,8 +112,8 @@ def total(members: list[ListenerMember]) -> int:
 
 
 @pytest.mark.parametrize("first", ["cooperative-sticky", "range"])
-def test_lists_of_assignors_agree_on_what_all_offer(kafka43: DevBroker, groups: Make, first: str) -> None:
-    group = groups(kafka43)
+def test_lists_of_assignors_agree_on_what_all_offer(kafka44: DevBroker, groups: Make, first: str) -> None:
+    group = groups(kafka44)
     group.join(membership_protocol=["cooperative-sticky", "range", "roundrobin"])
     group.join(membership_protocol=["roundrobin", "sticky"])
     group.join(membership_protocol=["sticky", "roundrobin", first])
@@ -123,17 +123,17 @@ def test_lists_of_assignors_agree_on_what_all_offer(kafka43: DevBroker, groups: 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "zombie"])
 def test_a_kip848_member_that_falls_silent(
-    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], number: signal.Signals
+    kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], number: signal.Signals
 ) -> None:
     """Its partitions go to the other within the session; a zombie hears of the loss, reads nothing more, comes back."""
     from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 
     handler = ThreadingHandler()
-    fleet = Fleet(kafka43, topic(kafka43, PARTITIONS), unique("group"), handler)
+    fleet = Fleet(kafka44, topic(kafka44, PARTITIONS), unique("group"), handler)
     options = {**CONSUMER, "auto_commit_enable": True, "auto_commit_interval_ms": 200}
     victim = ProcessMember(fleet, options=options)
     try:
-        with Load(kafka43, fleet.topic, PARTITIONS) as load:
+        with Load(kafka44, fleet.topic, PARTITIONS) as load:
             until(handler, lambda: victim.of("got"), 20, "the victim consumes")
             other = fleet.join(**options)
             fleet.until(lambda: len(other.owned) == PARTITIONS // 2, 15, "shared")

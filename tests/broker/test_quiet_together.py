@@ -22,7 +22,7 @@ def _fetchers() -> list[str]:
 @pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_messages_after_silence(
-    kafka43x3: DevBroker,
+    kafka44x3: DevBroker,
     topic: Callable[..., str],
     unique: Callable[[str], str],
     monkeypatch: pytest.MonkeyPatch,
@@ -30,7 +30,7 @@ def test_messages_after_silence(
     isolation: str,
 ) -> None:
     monkeypatch.setattr(sharing, "QUIET_AFTER", 0.5)
-    name, client = topic(kafka43x3, partitions=6), KafkaClient(kafka43x3.bootstrap)
+    name, client = topic(kafka44x3, partitions=6), KafkaClient(kafka44x3.bootstrap)
     options: dict[str, Any] = {
         "group_protocol": protocol,
         "isolation_level": isolation,
@@ -42,7 +42,7 @@ def test_messages_after_silence(
         for turn in range(3):
             until(lambda: not _fetchers(), 60.0)
             for number in range(6):
-                with Producer(kafka43x3.bootstrap) as producer:
+                with Producer(kafka44x3.bootstrap) as producer:
                     producer.produce(name, [Record(b"%d-%d" % (turn, number))], partition=number)
             for consumer in several:
                 assert {consumer.consume().value for _ in range(6)} == {b"%d-%d" % (turn, n) for n in range(6)}

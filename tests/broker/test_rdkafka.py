@@ -1,4 +1,4 @@
-"""``use_rdkafka=True`` on Kafka 4.3: librdkafka fetches, and everything else is as without it."""
+"""``use_rdkafka=True`` on Kafka 4.4: librdkafka fetches, and everything else is as without it."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 @pytest.fixture
-def simple(kafka43: DevBroker, mode: Handler) -> Iterator[Callable[..., SimpleConsumer]]:
+def simple(kafka44: DevBroker, mode: Handler) -> Iterator[Callable[..., SimpleConsumer]]:
     """``simple(topic, group)``: a consumer of all of a topic's partitions, started; stopped at the end."""
     made: list[SimpleConsumer] = []
 
     def make(topic: str, group: str | None = None, **options: Any) -> SimpleConsumer:
         defaults = {"consumer_timeout_ms": 15_000, "use_greenlets": type(mode).__name__ == GREENLETS}
-        made.append(SimpleConsumer(topic, kafka43.bootstrap, group, **{"use_rdkafka": True, **defaults, **options}))
+        made.append(SimpleConsumer(topic, kafka44.bootstrap, group, **{"use_rdkafka": True, **defaults, **options}))
         return made[-1]
 
     yield make
@@ -63,9 +63,9 @@ def offsets(messages: list[Any], partition: int = 0) -> list[int]:
 
 
 def test_everything_of_a_record_comes_in_order(
-    kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
+    kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
 ) -> None:
-    name = topic(kafka43, 2)
+    name = topic(kafka44, 2)
     batches: list[list[Record]] = []
     for partition in range(2):
         for codec in CODECS:
@@ -75,7 +75,7 @@ def test_everything_of_a_record_comes_in_order(
                 else Record(b"", b"k%d" % n, 1_600_000_000_000 + n, [("first", b"x" * n), ("none", None)])
                 for n in range(50)
             ]
-            with Producer(kafka43.bootstrap, codec=codec) as producer:
+            with Producer(kafka44.bootstrap, codec=codec) as producer:
                 producer.produce(name, records, partition=partition, batch_records=7)
             batches.append(records)
     expected = [record for records in batches[:5] for record in records]
@@ -93,9 +93,9 @@ def test_everything_of_a_record_comes_in_order(
             assert (one.partition.id, one.partition.topic) == (other.partition.id, other.partition.topic)
 
 
-def test_batches_and_arrow(kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
-    name = topic(kafka43, 3)
-    expected = write(kafka43, name, 3, 3000)
+def test_batches_and_arrow(kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
+    name = topic(kafka44, 3)
+    expected = write(kafka44, name, 3, 3000)
     consumer = simple(name)
     seen: list[tuple[int, int]] = []
     while len(seen) < 4500:
@@ -112,10 +112,10 @@ def test_batches_and_arrow(kafka43: DevBroker, topic: Topic, simple: Callable[..
 
 
 def test_large_messages_and_small_bounds(
-    kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
+    kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
 ) -> None:
-    name = topic(kafka43, 2)
-    with Producer(kafka43.bootstrap) as producer:
+    name = topic(kafka44, 2)
+    with Producer(kafka44.bootstrap) as producer:
         for partition in range(2):
             for n in range(40):
                 producer.produce(name, [Record(bytes([n]) * 300_000)], partition=partition)
@@ -131,12 +131,12 @@ def test_large_messages_and_small_bounds(
     assert highest < 12_000_000  # the bound, and one lot
 
 
-def test_only_committed_transactions(kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
+def test_only_committed_transactions(kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
     """Markers and aborted records are passed, also where nothing comes behind them."""
     import confluent_kafka
 
-    name = topic(kafka43, 1)
-    producer = confluent_kafka.Producer({"bootstrap.servers": kafka43.bootstrap, "transactional.id": name})
+    name = topic(kafka44, 1)
+    producer = confluent_kafka.Producer({"bootstrap.servers": kafka44.bootstrap, "transactional.id": name})
     producer.init_transactions(30)
     for kind in ("good", "bad", "good", "bad"):
         producer.begin_transaction()
@@ -157,10 +157,10 @@ def test_only_committed_transactions(kafka43: DevBroker, topic: Topic, simple: C
 
 
 def test_deserializer_and_a_message_that_cannot_be_used(
-    kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
+    kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
 ) -> None:
-    name = topic(kafka43, 1)
-    write(kafka43, name, 1, 10)
+    name = topic(kafka44, 1)
+    write(kafka44, name, 1, 10)
     failing = {5}
 
     def deserialize(value: bytes, key: bytes) -> tuple[Any, Any]:
@@ -181,9 +181,9 @@ def test_deserializer_and_a_message_that_cannot_be_used(
 # -- positions ------------------------------------------------------------------------------------------------------
 
 
-def test_seek_and_reset(kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
-    name = topic(kafka43, 2)
-    write(kafka43, name, 2, 5000)
+def test_seek_and_reset(kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
+    name = topic(kafka44, 2)
+    write(kafka44, name, 2, 5000)
     consumer = simple(name)
     take(consumer, 10)
     for target in (4000, 10, 4990, 0):
@@ -197,15 +197,15 @@ def test_seek_and_reset(kafka43: DevBroker, topic: Topic, simple: Callable[..., 
     assert offsets(take(consumer, 3)) == [100, 101, 102]
     consumer.seek(0, 5000)
     assert consumer.consume(block=False) is None
-    write(kafka43, name, 1, 3, start=5000)
+    write(kafka44, name, 1, 3, start=5000)
     assert offsets(take(consumer, 3)) == [5000, 5001, 5002]
     consumer.resume(1)
     assert take(consumer, 1)[0].partition_id == 1
 
 
-def test_pause_and_resume(kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
-    name = topic(kafka43, 2)
-    write(kafka43, name, 2, 3000)
+def test_pause_and_resume(kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
+    name = topic(kafka44, 2)
+    write(kafka44, name, 2, 3000)
     consumer = simple(name, queued_max_messages=50)
     taken = take(consumer, 100)
     for number in (0, 1, 0):
@@ -219,10 +219,10 @@ def test_pause_and_resume(kafka43: DevBroker, topic: Topic, simple: Callable[...
 
 
 def test_an_offset_that_is_not_in_the_log(
-    kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
+    kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
 ) -> None:
-    name = topic(kafka43, 1)
-    write(kafka43, name, 1, 100)
+    name = topic(kafka44, 1)
+    write(kafka44, name, 1, 100)
     consumer = simple(name, auto_offset_reset="earliest")
     take(consumer, 100)
     consumer.seek(0, 1_000_000)
@@ -230,10 +230,10 @@ def test_an_offset_that_is_not_in_the_log(
 
 
 def test_no_reset_is_wanted(
-    kafka43: DevBroker, topic: Topic, unique: Unique, simple: Callable[..., SimpleConsumer]
+    kafka44: DevBroker, topic: Topic, unique: Unique, simple: Callable[..., SimpleConsumer]
 ) -> None:
-    name, group = topic(kafka43, 1), unique("group")
-    write(kafka43, name, 1, 10)
+    name, group = topic(kafka44, 1), unique("group")
+    write(kafka44, name, 1, 10)
     first = simple(name, group)
     take(first, 3)
     first.commit_offsets()
@@ -245,17 +245,17 @@ def test_no_reset_is_wanted(
         consumer.consume()
 
 
-def test_what_was_deleted_is_passed(kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
+def test_what_was_deleted_is_passed(kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]) -> None:
     """DeleteRecords moves the log's start: the consumer goes to it, and never backwards."""
     from confluent_kafka import TopicPartition as Theirs
     from confluent_kafka.admin import AdminClient
 
-    name = topic(kafka43, 1)
-    write(kafka43, name, 1, 50)
+    name = topic(kafka44, 1)
+    write(kafka44, name, 1, 50)
     consumer = simple(name)
     take(consumer, 10)
     consumer.pause(0)
-    admin = AdminClient({"bootstrap.servers": kafka43.bootstrap})
+    admin = AdminClient({"bootstrap.servers": kafka44.bootstrap})
     for future in admin.delete_records([Theirs(name, 0, 30)]).values():
         future.result(30)
     consumer.resume(0)
@@ -263,15 +263,15 @@ def test_what_was_deleted_is_passed(kafka43: DevBroker, topic: Topic, simple: Ca
 
 
 def test_commit_and_resume(
-    kafka43: DevBroker, topic: Topic, unique: Unique, simple: Callable[..., SimpleConsumer]
+    kafka44: DevBroker, topic: Topic, unique: Unique, simple: Callable[..., SimpleConsumer]
 ) -> None:
-    name, group = topic(kafka43, 2), unique("group")
-    write(kafka43, name, 2, 2000)
+    name, group = topic(kafka44, 2), unique("group")
+    write(kafka44, name, 2, 2000)
     first = simple(name, group)
     taken = take(first, 1500)
     held = {number: first.position(number) for number in (0, 1)}
     first.commit_offsets()
-    assert committed(kafka43, group, name, 2) == held
+    assert committed(kafka44, group, name, 2) == held
     first.stop()
     second = simple(name, group, auto_commit_enable=True)
     taken += take(second, 1000)
@@ -285,10 +285,10 @@ def test_commit_and_resume(
 
 
 def test_stop_is_quick_and_leaves_nothing(
-    kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer], mode: Handler
+    kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer], mode: Handler
 ) -> None:
-    name = topic(kafka43, 1)
-    write(kafka43, name, 1, 10)
+    name = topic(kafka44, 1)
+    write(kafka44, name, 1, 10)
     consumer = simple(name, consumer_timeout_ms=-1)
     before = threading.active_count()
     for _ in range(3):
@@ -308,23 +308,23 @@ def test_stop_is_quick_and_leaves_nothing(
 
 
 def test_nobody_joins_or_makes_a_group_for_it(
-    kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
+    kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer]
 ) -> None:
     from confluent_kafka.admin import AdminClient
 
-    name = topic(kafka43, 1)
-    write(kafka43, name, 1, 10)
+    name = topic(kafka44, 1)
+    write(kafka44, name, 1, 10)
     take(simple(name), 10)
-    admin = AdminClient({"bootstrap.servers": kafka43.bootstrap})  # a client that is gone may drop the answer
+    admin = AdminClient({"bootstrap.servers": kafka44.bootstrap})  # a client that is gone may drop the answer
     groups = admin.list_consumer_groups().result(30)
     assert [group.group_id for group in groups.valid if group.group_id.startswith("managedconsumer-")] == []
 
 
 def test_several_threads(
-    kafka43: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer], mode: Handler
+    kafka44: DevBroker, topic: Topic, simple: Callable[..., SimpleConsumer], mode: Handler
 ) -> None:
-    name = topic(kafka43, 4)
-    expected = write(kafka43, name, 4, 2000)
+    name = topic(kafka44, 4)
+    expected = write(kafka44, name, 4, 2000)
     consumer = simple(name, consumer_timeout_ms=3000)
     taken: list[tuple[int, int]] = []
 
@@ -337,10 +337,10 @@ def test_several_threads(
     assert sorted(taken) == sorted(expected)
 
 
-def test_pykafkas_ways_to_ask_for_it(kafka43: DevBroker, topic: Topic, unique: Unique) -> None:
-    name = topic(kafka43, 1)
-    write(kafka43, name, 1, 10)
-    clicks = KafkaClient(hosts=kafka43.bootstrap).topics[name]
+def test_pykafkas_ways_to_ask_for_it(kafka44: DevBroker, topic: Topic, unique: Unique) -> None:
+    name = topic(kafka44, 1)
+    write(kafka44, name, 1, 10)
+    clicks = KafkaClient(hosts=kafka44.bootstrap).topics[name]
     for consumer in (
         clicks.get_simple_consumer(use_rdkafka=True, consumer_timeout_ms=15_000),
         clicks.get_balanced_consumer(unique("group"), managed=True, use_rdkafka=True, consumer_timeout_ms=15_000),
@@ -354,12 +354,12 @@ def test_pykafkas_ways_to_ask_for_it(kafka43: DevBroker, topic: Topic, unique: U
 
 
 @pytest.mark.parametrize("protocol", ["range", "cooperative-sticky", "consumer"])
-def test_members_come_and_go_under_load(kafka43: DevBroker, fleet: Make, protocol: str) -> None:
+def test_members_come_and_go_under_load(kafka44: DevBroker, fleet: Make, protocol: str) -> None:
     """Half of the members fetch by themselves: nothing is lost, nothing comes twice, order holds."""
     options: dict[str, Any] = {"auto_commit_enable": True}
     options["group_protocol" if protocol == "consumer" else "membership_protocol"] = protocol
-    group = fleet(kafka43, 8)
-    with Load(kafka43, group.topic, 8) as load:
+    group = fleet(kafka44, 8)
+    with Load(kafka44, group.topic, 8) as load:
         first = group.join(use_rdkafka=True, **options)
         group.until(lambda: first.got, 20, "the first message")
         for step in ("theirs", "ours", "leave", "theirs", "leave"):
@@ -376,12 +376,12 @@ def test_members_come_and_go_under_load(kafka43: DevBroker, fleet: Make, protoco
     assert max(group.values().values()) == 1, f"{group.duplicates()} duplicates"
 
 
-def test_a_kept_partition_goes_on_without_a_refetch(kafka43: DevBroker, fleet: Make) -> None:
+def test_a_kept_partition_goes_on_without_a_refetch(kafka44: DevBroker, fleet: Make) -> None:
     """An eager rebalance that gives everything back: what librdkafka reads is not even touched."""
-    group = fleet(kafka43, 2)
+    group = fleet(kafka44, 2)
     member = group.join(use_rdkafka=True, auto_commit_enable=True)
     group.wait_balanced(2)
-    expected = write(kafka43, group.topic, 2, 50)
+    expected = write(kafka44, group.topic, 2, 50)
     group.wait_received(expected)
     queues = dict(member.consumer._session.engine.buffer.queues)
     versions = {tp: queue.version for tp, queue in queues.items()}
@@ -389,14 +389,14 @@ def test_a_kept_partition_goes_on_without_a_refetch(kafka43: DevBroker, fleet: M
     member.consumer._member.request_rejoin("the test wants it")
     group.until(lambda: member.consumer.generation_id > generation and member.stable, 20, "another generation")
     assert {tp: queue.version for tp, queue in member.consumer._session.engine.buffer.queues.items()} == versions
-    more = write(kafka43, group.topic, 2, 50, start=50)
+    more = write(kafka44, group.topic, 2, 50, start=50)
     group.wait_received(expected | more)
     group.check()
     assert group.duplicates() == 0
 
 
 def test_a_broker_goes_away_and_comes_back(dev_broker: Callable[..., DevBroker], mode: Handler) -> None:
-    broker = dev_broker("4.3.0")
+    broker = dev_broker("4.4.0")
     name = broker.create_topic("orders", 2)
     write(broker, name, 2, 100)
     greenlets = type(mode).__name__ == GREENLETS

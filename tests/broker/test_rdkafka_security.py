@@ -1,4 +1,4 @@
-"""TLS and logins through librdkafka: our settings in its names, on Kafka 4.3."""
+"""TLS and logins through librdkafka: our settings in its names, on Kafka 4.4."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def secure(folder: Path) -> Iterator[DevBroker]:
     made = properties(folder, trustme.CA())
-    with DevBroker("4.3.0", properties=made, listeners=LISTENERS, scram_users={"alice": ALICE}) as broker:
+    with DevBroker("4.4.0", properties=made, listeners=LISTENERS, scram_users={"alice": ALICE}) as broker:
         broker.create_topic("secured", 2)
         write(broker, "secured", 2, 50)
         yield broker

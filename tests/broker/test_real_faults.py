@@ -80,7 +80,7 @@ def proxied() -> Iterator[tuple[DevBroker, Proxy]]:
     """A broker with a second listener that is announced at a proxy's address."""
     proxy = Proxy()
     try:
-        with DevBroker("4.3.0", listeners={"PROXIED": "PLAINTEXT"}, advertised={"PROXIED": proxy.address}) as broker:
+        with DevBroker("4.4.0", listeners={"PROXIED": "PLAINTEXT"}, advertised={"PROXIED": proxy.address}) as broker:
             proxy.target = broker.port_of(1, "PROXIED")
             yield broker, proxy
     finally:
@@ -150,17 +150,17 @@ def node_of(broker: DevBroker, address: str) -> int:
 
 
 @threads
-def test_a_coordinator_is_stalled_for_twenty_seconds(kafka43x3: DevBroker, fleet: Make) -> None:
+def test_a_coordinator_is_stalled_for_twenty_seconds(kafka44x3: DevBroker, fleet: Make) -> None:
     """SIGSTOP: its connections stay open and say nothing; another node takes the group over."""
-    group = fleet(kafka43x3, PARTITIONS)
+    group = fleet(kafka44x3, PARTITIONS)
     stalled = 0
-    with Load(kafka43x3, group.topic, PARTITIONS) as load:
+    with Load(kafka44x3, group.topic, PARTITIONS) as load:
         for _ in range(2):
             group.join(rebalance_timeout_ms=300_000, **COMMITS)
         group.wait_balanced(PARTITIONS)
         group.until(lambda: all(len(member.got) > 20 for member in group.members), 15, "both consume")
-        stalled = node_of(kafka43x3, group.members[0].consumer.health()["coordinator"])
-        kafka43x3.pause(stalled)
+        stalled = node_of(kafka44x3, group.members[0].consumer.health()["coordinator"])
+        kafka44x3.pause(stalled)
         began = time.monotonic()
         try:
             seen = [len(member.got) for member in group.members]
@@ -172,8 +172,8 @@ def test_a_coordinator_is_stalled_for_twenty_seconds(kafka43x3: DevBroker, fleet
             back = time.monotonic() - began
             group.until(lambda: time.monotonic() - began > STALL_S, STALL_S + 1, "the stall to end")
         finally:
-            kafka43x3.resume(stalled)
-            in_thread(group, kafka43x3.wait_in_sync, "the node is in sync")
+            kafka44x3.resume(stalled)
+            in_thread(group, kafka44x3.wait_in_sync, "the node is in sync")
         group.wait_balanced(PARTITIONS, BACK_S)
         acked = load.stop()
     all_seen(group, acked)
@@ -187,31 +187,31 @@ FOUND_S = 0.5 + 0.5
 
 @threads
 @pytest.mark.busy
-def test_the_first_message_of_each_partition_of_a_killed_leader(kafka43x3: DevBroker, fleet: Make) -> None:
+def test_the_first_message_of_each_partition_of_a_killed_leader(kafka44x3: DevBroker, fleet: Make) -> None:
     partitions = 9
-    group = fleet(kafka43x3, partitions, replication=3)
+    group = fleet(kafka44x3, partitions, replication=3)
     arrived: dict[bytes, float] = {}
     group.join(work=lambda message: arrived.setdefault(message.value, time.monotonic()), **COMMITS)
     group.wait_balanced(partitions)
-    write_each(kafka43x3, group.topic, range(partitions), "before")
+    write_each(kafka44x3, group.topic, range(partitions), "before")
     group.until(lambda: len(arrived) == partitions, 15, "the messages before the kill")
-    victim = leaders(kafka43x3, group.topic)[0]
-    orphans = [number for number, leader in leaders(kafka43x3, group.topic).items() if leader == victim]
-    kafka43x3.kill(victim)
+    victim = leaders(kafka44x3, group.topic)[0]
+    orphans = [number for number, leader in leaders(kafka44x3, group.topic).items() if leader == victim]
+    kafka44x3.kill(victim)
     killed = time.monotonic()
     try:
 
         def moved() -> bool:
-            now = leaders(kafka43x3, group.topic)
+            now = leaders(kafka44x3, group.topic)
             return len(now) == partitions and all(leader not in (-1, victim) for leader in now.values())
 
         group.until(moved, 15, "new leaders")
         there = time.monotonic()
-        acked = write_each(kafka43x3, group.topic, orphans, "after")
+        acked = write_each(kafka44x3, group.topic, orphans, "after")
         group.until(lambda: all(b"after-%d" % number in arrived for number in orphans), 15, "a message of each orphan")
     finally:
-        in_thread(group, lambda: kafka43x3.start_node(victim), "the node is back")
-        in_thread(group, kafka43x3.wait_in_sync, "the node is in sync")
+        in_thread(group, lambda: kafka44x3.start_node(victim), "the node is back")
+        in_thread(group, kafka44x3.wait_in_sync, "the node is in sync")
     late = {number: round(arrived[b"after-%d" % number] - acked[number], 2) for number in orphans}
     print(
         f"new leaders {there - killed:.2f} s after the kill, written to {max(acked.values()) - there:.2f} s later; "
@@ -248,7 +248,7 @@ def write_each(broker: DevBroker, topic: str, numbers: Iterable[int], word: str)
 
 @threads
 def test_the_cluster_restarts_in_the_middle_of_a_rebalance(dev_broker: Callable[..., DevBroker], fleet: Make) -> None:
-    broker = dev_broker("4.3.0")
+    broker = dev_broker("4.4.0")
     group = fleet(broker, PARTITIONS)
     with Load(broker, group.topic, PARTITIONS) as load:
         slow = threading.Event()
@@ -276,10 +276,10 @@ def test_the_cluster_restarts_in_the_middle_of_a_rebalance(dev_broker: Callable[
 
 
 @threads
-def test_twenty_members_come_and_go(kafka43: DevBroker, fleet: Make) -> None:
+def test_twenty_members_come_and_go(kafka44: DevBroker, fleet: Make) -> None:
     count, rng = 20, random.Random(20)
-    group = fleet(kafka43, count)
-    with Load(kafka43, group.topic, count, pause=0.02) as load:
+    group = fleet(kafka44, count)
+    with Load(kafka44, group.topic, count, pause=0.02) as load:
         for _ in range(count):
             group.join(**COMMITS)
         group.wait_balanced(count, 60)
@@ -303,15 +303,15 @@ def test_twenty_members_come_and_go(kafka43: DevBroker, fleet: Make) -> None:
 
 
 @threads
-def test_the_wall_clock_jumps(kafka43: DevBroker, fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wall_clock_jumps(kafka44: DevBroker, fleet: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sets the clock: no session ends, no commit waits, nothing pauses."""
-    group = fleet(kafka43, PARTITIONS)
+    group = fleet(kafka44, PARTITIONS)
     shift = 0.0
     real, real_ns = time.time, time.time_ns
     monkeypatch.setattr(time, "time", lambda: real() + shift)
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + int(shift * 1e9))
     pauses: dict[float, float] = {}
-    with Load(kafka43, group.topic, PARTITIONS) as load:
+    with Load(kafka44, group.topic, PARTITIONS) as load:
         for _ in range(2):
             group.join(**COMMITS)
         group.wait_balanced(PARTITIONS)
@@ -334,12 +334,12 @@ def test_the_wall_clock_jumps(kafka43: DevBroker, fleet: Make, monkeypatch: pyte
 
 
 @threads
-def test_forks_under_load(kafka43: DevBroker, fleet: Make) -> None:
+def test_forks_under_load(kafka44: DevBroker, fleet: Make) -> None:
     """Children that stop, consume, commit or just end take nothing away from their parent."""
-    group = fleet(kafka43, PARTITIONS)
+    group = fleet(kafka44, PARTITIONS)
     parent = None
     try:
-        with Load(kafka43, group.topic, PARTITIONS) as load:
+        with Load(kafka44, group.topic, PARTITIONS) as load:
             parent = ProcessMember(group, module="tests.broker.forking", options=COMMITS)
             member = parent
             group.until(lambda: len(member.of("forked")) >= 12 or member.of("error"), 60, "twelve children")

@@ -20,8 +20,8 @@ PARTITIONS = 4
 
 
 @pytest.fixture(params=PROTOCOLS)
-def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
-    return groups(kafka43, request.param)
+def group(request: pytest.FixtureRequest, kafka44: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka44, request.param)
 
 
 def test_a_join_a_leave_and_an_eviction(group: ListenerGroup, caplog: pytest.LogCaptureFixture) -> None:

@@ -99,13 +99,13 @@ class Group:
 
 
 @pytest.fixture
-def group(kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Group]:
-    yield from ended(Group(kafka43, topic(kafka43, partitions=PARTITIONS), unique("run")))
+def group(kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Group]:
+    yield from ended(Group(kafka44, topic(kafka44, partitions=PARTITIONS), unique("run")))
 
 
 @pytest.fixture
-def large_group(kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Group]:
-    yield from ended(Group(kafka43, topic(kafka43, partitions=PARTITIONS), unique("run"), 4 * EACH))
+def large_group(kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]) -> Iterator[Group]:
+    yield from ended(Group(kafka44, topic(kafka44, partitions=PARTITIONS), unique("run"), 4 * EACH))
 
 
 def ended(group: Group) -> Iterator[Group]:

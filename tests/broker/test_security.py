@@ -1,4 +1,4 @@
-"""Logins and TLS against a real Kafka 4.3 with one listener of each kind; every mistake is named within a second."""
+"""Logins and TLS against a real Kafka 4.4 with one listener of each kind; every mistake is named within a second."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def secure(folder: Path) -> Iterator[DevBroker]:
     broker = DevBroker(
-        "4.3.0", properties=properties(folder, trustme.CA()), listeners=LISTENERS, scram_users={"alice": ALICE}
+        "4.4.0", properties=properties(folder, trustme.CA()), listeners=LISTENERS, scram_users={"alice": ALICE}
     )
     with broker:
         yield broker

@@ -72,10 +72,10 @@ def counts(path: Path) -> Counter[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_every_message_counts_once(
-    assignor: str, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], tmp_path: Path
+    assignor: str, kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name, database, chance = topic(kafka43, PARTITIONS), tmp_path / "counts.sqlite", random.Random(4)
-    arguments = [kafka43.bootstrap, name, str(database), "--group", unique("group"), "--assignor", assignor]
+    name, database, chance = topic(kafka44, PARTITIONS), tmp_path / "counts.sqlite", random.Random(4)
+    arguments = [kafka44.bootstrap, name, str(database), "--group", unique("group"), "--assignor", assignor]
     workers: list[Worker] = []
     everybody: list[Worker] = []
 
@@ -85,7 +85,7 @@ def test_every_message_counts_once(
         wait(lambda: workers[-1].assigned, 20, lambda: f"not assigned: {workers[-1].complaints}")
 
     try:
-        with Load(kafka43, name, PARTITIONS) as load:
+        with Load(kafka44, name, PARTITIONS) as load:
             start()
             start()
             for step in range(10):

@@ -21,8 +21,8 @@ PROTOCOLS = ["eager", "cooperative", "consumer"]
 
 
 @pytest.fixture(params=PROTOCOLS)
-def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
-    return groups(kafka43, request.param)
+def group(request: pytest.FixtureRequest, kafka44: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka44, request.param)
 
 
 def values(group: ListenerGroup, members: list[ListenerMember]) -> list[tuple[int, int]]:
@@ -87,10 +87,10 @@ def test_gone_for_longer_than_the_session(group: ListenerGroup) -> None:
 
 
 def test_replaced_before_it_has_given_up_what_others_are_to_have(
-    kafka43: DevBroker, topic: Callable[..., str], groups: Callable[..., ListenerGroup]
+    kafka44: DevBroker, topic: Callable[..., str], groups: Callable[..., ListenerGroup]
 ) -> None:
     """Its successor does not know that there is a second round to come; the leader, who does, begins it."""
-    group = groups(kafka43, "cooperative")
+    group = groups(kafka44, "cooperative")
     gives_up, over = threading.Event(), threading.Event()
 
     def hang(_member: ListenerMember, revoked: list[object]) -> None:
@@ -99,7 +99,7 @@ def test_replaced_before_it_has_given_up_what_others_are_to_have(
             over.wait(60)
 
     try:
-        leader = group.join(topic=topic(kafka43, 1), group_instance_id="leader")
+        leader = group.join(topic=topic(kafka44, 1), group_instance_id="leader")
         group.until(lambda: leader.owned == {0}, "the leader consumes")
         one = group.join({"revoked": hang}, group_instance_id="one")
         group.until(lambda: one.owned == set(range(PARTITIONS)), "one has all of the topic")
@@ -181,11 +181,11 @@ def test_one_that_was_killed_has_its_place_at_once(
 
 
 def test_one_whose_session_has_ended_by_its_own_clock_only(
-    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+    kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
 ) -> None:
     """A frozen process wakes up while the broker still has its place: it leaves that, and joins again."""
     options = {"group_protocol": "consumer", "session_timeout_ms": 3000, "group_instance_id": "one"}
-    fleet = Fleet(kafka43, topic(kafka43, PARTITIONS), unique("group"), ThreadingHandler())
+    fleet = Fleet(kafka44, topic(kafka44, PARTITIONS), unique("group"), ThreadingHandler())
     victim = ProcessMember(fleet, options=options)
     try:
         until(fleet.handler, lambda: victim.of("started"), 20, "it has started")
@@ -199,11 +199,11 @@ def test_one_whose_session_has_ended_by_its_own_clock_only(
 
 
 def test_one_that_was_frozen_and_replaced_ends(
-    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+    kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
 ) -> None:
     """The place is its successor's, by the classic protocol; the group has become a classic one meanwhile."""
     options = {**LONG, "group_protocol": "auto", "group_instance_id": "one"}
-    fleet = Fleet(kafka43, topic(kafka43, PARTITIONS), unique("group"), ThreadingHandler())
+    fleet = Fleet(kafka44, topic(kafka44, PARTITIONS), unique("group"), ThreadingHandler())
     victim = ProcessMember(fleet, options=options)
     try:
         until(fleet.handler, lambda: victim.of("started"), 20, "it has started")
@@ -214,7 +214,7 @@ def test_one_that_was_frozen_and_replaced_ends(
             assert heir.consumer.health()["group_protocol"] == "classic"
             victim.signal(signal.SIGCONT)
             until(fleet.handler, lambda: victim.of("error"), 20, lambda: f"the zombie ends: {victim.events}")
-            write(kafka43, fleet.topic, PARTITIONS, 5)
+            write(kafka44, fleet.topic, PARTITIONS, 5)
             fleet.until(lambda: len(heir.got) == 5 * PARTITIONS, 20, "the heir goes on")
         assert "FencedInstanceId" in victim.of("error")[0][1] and not victim.of("got")
     finally:

@@ -78,7 +78,7 @@ def run(
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("together", TOGETHER, ids="-".join)
 def test_every_message_counts_once(
-    together: dict[str, str], kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
+    together: dict[str, str], kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
 ) -> None:
     """kill -9, SIGSTOP beyond the session, join, database away, leave."""
     for kind in together:
@@ -89,7 +89,7 @@ def test_every_message_counts_once(
     with ThreadPoolExecutor() as pool:
         calls = {
             kind: pool.submit(
-                *(run, kind, places, kafka43, topic(kafka43, partitions=PARTITIONS), tmp_path, protocol, SHORT)
+                *(run, kind, places, kafka44, topic(kafka44, partitions=PARTITIONS), tmp_path, protocol, SHORT)
             )
             for kind, protocol in together.items()
         }
@@ -101,22 +101,22 @@ def test_every_message_counts_once(
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 @pytest.mark.parametrize("kind", [kind for line in TOGETHER for kind in line])
 def test_every_message_counts_once_in_many_runs(
-    kind: str, protocol: str, kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
+    kind: str, protocol: str, kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
 ) -> None:
     for number in range(10):
-        name = topic(kafka43, partitions=PARTITIONS)
-        found = run(kind, places, kafka43, name, tmp_path, protocol, LONG)
+        name = topic(kafka44, partitions=PARTITIONS)
+        found = run(kind, places, kafka44, name, tmp_path, protocol, LONG)
         print(f"{kind} {protocol} run {number}: {found[0]} messages, {found[1]} missing, {found[2]} too many")
         assert found[1:] == (0, 0)
 
 
 @pytest.mark.slow
 def test_without_the_fence_a_zombie_counts_twice(
-    kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
+    kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path, places: Places
 ) -> None:
     """The control: the same frozen process, with offsets in Kafka. If nothing was in flight: once more."""
-    name = topic(kafka43, partitions=PARTITIONS)
-    with faultkit.fleet("sqlite-unfenced", places.make("sqlite", "db"), kafka43, name, tmp_path) as fleet:
+    name = topic(kafka44, partitions=PARTITIONS)
+    with faultkit.fleet("sqlite-unfenced", places.make("sqlite", "db"), kafka44, name, tmp_path) as fleet:
         for _ in range(2):
             fleet.start()
         fleet.progress()

@@ -51,19 +51,19 @@ def results(store: SQLStore) -> list[str]:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_nothing_of_the_new_topic_is_passed_over(
-    kafka43: DevBroker,
+    kafka44: DevBroker,
     topic: Callable[..., str],
     unique: Callable[[str], str],
     open_store: Callable[[], SQLStore],
     protocol: Any,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    name, group = topic(kafka43, 1), unique("group")
-    write(kafka43, name, 1, 9)
+    name, group = topic(kafka44, 1), unique("group")
+    write(kafka44, name, 1, 9)
 
     def going_on(store: SQLStore) -> Going:
         consumer = ManagedBalancedConsumer(
-            name, kafka43.bootstrap, group, group_protocol=protocol, auto_offset_reset="earliest", auto_start=False
+            name, kafka44.bootstrap, group, group_protocol=protocol, auto_offset_reset="earliest", auto_start=False
         )
         store.attach(consumer)
         consumer.start()
@@ -71,9 +71,9 @@ def test_nothing_of_the_new_topic_is_passed_over(
 
     def make_anew(count: int, value: str) -> list[str]:
         """Between two looks at the metadata."""
-        kafka43.delete_topic(name)
-        kafka43.create_topic(name, 1)
-        write(kafka43, name, 1, count, value=value)
+        kafka44.delete_topic(name)
+        kafka44.create_topic(name, 1)
+        write(kafka44, name, 1, count, value=value)
         return [f"0-{n}{value}" for n in range(count)]
 
     store, wanted = open_store(), list(OLD)

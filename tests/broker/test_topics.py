@@ -23,8 +23,8 @@ Make = Callable[..., ListenerGroup]
 
 
 @pytest.fixture(params=PROTOCOLS)
-def group(request: pytest.FixtureRequest, kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
-    return groups(kafka43, request.param, partitions=2)
+def group(request: pytest.FixtureRequest, kafka44: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka44, request.param, partitions=2)
 
 
 def client(broker: DevBroker) -> KafkaClient:
@@ -83,8 +83,8 @@ def test_a_pattern_follows_the_topics(group: ListenerGroup, unique: Callable[[st
 
 
 @pytest.fixture
-def broker_looks(kafka43: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
-    return groups(kafka43, "consumer", partitions=1)
+def broker_looks(kafka44: DevBroker, groups: Callable[..., ListenerGroup]) -> ListenerGroup:
+    return groups(kafka44, "consumer", partitions=1)
 
 
 def test_the_broker_looks_for_topics_too(
@@ -148,17 +148,17 @@ def test_a_topic_deleted_and_created_again(group: ListenerGroup, caplog: pytest.
     assert member.ended is None
 
 
-def test_a_topic_created_again_behind_our_back(kafka43: DevBroker, topic: Callable[..., str], caplog: Any) -> None:
+def test_a_topic_created_again_behind_our_back(kafka44: DevBroker, topic: Callable[..., str], caplog: Any) -> None:
     """Between two looks at the metadata, and with more messages than before: only its id tells."""
-    name = topic(kafka43, 1)
-    write(kafka43, name, 1, 5)
-    consumer = SimpleConsumer(name, kafka43.bootstrap, consumer_timeout_ms=15_000)
+    name = topic(kafka44, 1)
+    write(kafka44, name, 1, 5)
+    consumer = SimpleConsumer(name, kafka44.bootstrap, consumer_timeout_ms=15_000)
     try:
         assert [message.offset for _, message in zip(range(5), consumer, strict=False)] == [0, 1, 2, 3, 4]
         consumer.pause()
-        kafka43.delete_topic(name)
-        kafka43.create_topic(name, 1)
-        write(kafka43, name, 1, 9, value="new")
+        kafka44.delete_topic(name)
+        kafka44.create_topic(name, 1)
+        write(kafka44, name, 1, 9, value="new")
         consumer.resume()
         again = [consumer.consume() for _ in range(9)]
         assert [(m.offset, m.value) for m in again if m] == [(n, b"0-%dnew" % n) for n in range(9)]
@@ -167,18 +167,18 @@ def test_a_topic_created_again_behind_our_back(kafka43: DevBroker, topic: Callab
         consumer.stop()
 
 
-def test_a_topic_created_again_without_a_policy(kafka43: DevBroker, topic: Callable[..., str]) -> None:
-    name = topic(kafka43, 1)
-    write(kafka43, name, 1, 5)
-    consumer = SimpleConsumer(name, kafka43.bootstrap, consumer_timeout_ms=15_000, auto_start=False)
+def test_a_topic_created_again_without_a_policy(kafka44: DevBroker, topic: Callable[..., str]) -> None:
+    name = topic(kafka44, 1)
+    write(kafka44, name, 1, 5)
+    consumer = SimpleConsumer(name, kafka44.bootstrap, consumer_timeout_ms=15_000, auto_start=False)
     consumer.start()
     try:
         assert consumer.consume() is not None
         consumer._session.engine.subscription._default_offset_reset_strategy = 0
         consumer.pause()
-        kafka43.delete_topic(name)
-        kafka43.create_topic(name, 1)
-        write(kafka43, name, 1, 9)
+        kafka44.delete_topic(name)
+        kafka44.create_topic(name, 1)
+        write(kafka44, name, 1, 9)
         consumer.resume()
         with pytest.raises(err.OffsetOutOfRangeError, match="created again"):
             for _ in range(9):
@@ -190,7 +190,7 @@ def test_a_topic_created_again_without_a_policy(kafka43: DevBroker, topic: Calla
 @pytest.mark.slow
 def test_a_truncated_log_is_told(dev_broker: Callable[..., DevBroker], caplog: pytest.LogCaptureFixture) -> None:
     """KIP-320: an unclean election takes messages away that were handed out; others get their offsets."""
-    broker = dev_broker("4.3.0", brokers=3)
+    broker = dev_broker("4.4.0", brokers=3)
     options = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
     name, tp = broker.create_topic("truncated", 1, options, 2), TopicPartition("truncated", 0)
     written = [write(broker, name, 1, 10)]

@@ -15,13 +15,13 @@ HANDLER = ThreadingHandler()
 
 
 def test_a_message_held_too_long_costs_the_membership_until_the_user_is_back(
-    kafka43: Any, topic: Callable[..., str], unique: Callable[[str], str]
+    kafka44: Any, topic: Callable[..., str], unique: Callable[[str], str]
 ) -> None:
-    name, group = topic(kafka43, partitions=2), unique("watchdog")
-    write(kafka43, name, 2, 10)
+    name, group = topic(kafka44, partitions=2), unique("watchdog")
+    write(kafka44, name, 2, 10)
     settings: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500, "consumer_timeout_ms": 10000}
-    slow = ManagedBalancedConsumer(name, kafka43.bootstrap, group, max_processing_ms=1000, **settings)
-    quick = ManagedBalancedConsumer(name, kafka43.bootstrap, group, **settings)
+    slow = ManagedBalancedConsumer(name, kafka44.bootstrap, group, max_processing_ms=1000, **settings)
+    quick = ManagedBalancedConsumer(name, kafka44.bootstrap, group, **settings)
     try:
         until(HANDLER, lambda: len(slow.partitions) == len(quick.partitions) == 1, 20, "one partition each")
         held = slow.consume()

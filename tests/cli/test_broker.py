@@ -50,11 +50,11 @@ def test_start_status_stop(cli: Cli, tmp_path: Path) -> None:
 
     started = cli("broker", "start", "--port", "0")
     assert started.returncode == 0, started.stderr
-    assert started.stdout.startswith("Kafka 4.3.0 (1 node) started in ")
+    assert started.stdout.startswith("Kafka 4.4.0 (1 node) started in ")
     (pid,) = pids(started.stdout)
     bootstrap = started.stdout.split("bootstrap")[1].split()[0]
     log = Path(started.stdout.split("log ")[1].split()[0])
-    assert "Kafka version: 4.3.0" in log.read_text()
+    assert "Kafka version: 4.4.0" in log.read_text()
     host, port = bootstrap.split(":")
     socket.create_connection((host, int(port)), 5).close()
 
@@ -64,13 +64,13 @@ def test_start_status_stop(cli: Cli, tmp_path: Path) -> None:
     assert pids(again.stdout) == [pid]
     other = cli("broker", "start", "--port", "1234")
     assert other.returncode == 1
-    assert f"Kafka 4.3.0 already runs at {bootstrap}" in other.stderr
+    assert f"Kafka 4.4.0 already runs at {bootstrap}" in other.stderr
     assert "Stop it first: managedconsumer broker stop" in other.stderr
 
     status = cli("broker", "status", "--json")
     assert status.returncode == 0
     (row,) = json.loads(status.stdout)
-    assert (row["state"], row["bootstrap"], row["kafka_version"]) == ("running", bootstrap, "4.3.0")
+    assert (row["state"], row["bootstrap"], row["kafka_version"]) == ("running", bootstrap, "4.4.0")
     assert cli("broker", "status", "--kafka-version", "3.9.2").returncode == 3
 
     stopped = cli("broker", "stop")
@@ -86,12 +86,12 @@ def test_data_is_kept_between_runs_unless_fresh(cli: Cli, tmp_path: Path) -> Non
     first = cli("broker", "start", "--port", "0", "--property", "log.retention.ms=12345")
     assert first.returncode == 0, first.stderr
     cli("broker", "stop")
-    meta = next(tmp_path.glob("state/kafka-4.3.0-1/node-1/data/meta.properties"))
+    meta = next(tmp_path.glob("state/kafka-4.4.0-1/node-1/data/meta.properties"))
     cluster = meta.read_text()
     assert "log.retention.ms=12345" in (meta.parent.parent / "server.properties").read_text()
     again = cli("broker", "start", "--port", "0")
     assert again.returncode == 0
-    assert f"Going on with the data of an earlier run, no topic, in {tmp_path}/state/kafka-4.3.0-1" in again.stderr
+    assert f"Going on with the data of an earlier run, no topic, in {tmp_path}/state/kafka-4.4.0-1" in again.stderr
     assert meta.read_text() == cluster
     cli("broker", "stop")
     assert cli("broker", "start", "--port", "0", "--fresh").returncode == 0

@@ -207,28 +207,28 @@ def test_what_does_not_exist_is_named(typed: Type, unique: Unique) -> None:
 
 
 def test_a_file_of_properties(
-    kafka43: DevBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], orders: str
+    kafka44: DevBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], orders: str
 ) -> None:
     config = tmp_path / "client.properties"
-    config.write_text(f"# ours\nbootstrap.servers = {kafka43.bootstrap}\n\nsecurity.protocol=PLAINTEXT\n")
+    config.write_text(f"# ours\nbootstrap.servers = {kafka44.bootstrap}\n\nsecurity.protocol=PLAINTEXT\n")
     if orders:
         assert cli.main(["topics", "--config", str(config)]) == 0
     config.write_text("bootstrap.servers\n")
     assert cli.main(["topics", "--config", str(config)]) == 2
     assert "line 1 is not name=value" in capsys.readouterr().err
-    config.write_text(f"bootstrap.servers={kafka43.bootstrap}\nsecurity.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\n")
+    config.write_text(f"bootstrap.servers={kafka44.bootstrap}\nsecurity.protocol=SASL_SSL\nsasl.mechanism=GSSAPI\n")
     assert cli.main(["topics", "--config", str(config)]) == 2
     assert "sasl.mechanism" in capsys.readouterr().err
 
 
-def test_a_group_is_watched(kafka43: DevBroker, topic: Topic, unique: Unique) -> None:
+def test_a_group_is_watched(kafka44: DevBroker, topic: Topic, unique: Unique) -> None:
     """Members that come and go are lines, as they happen."""
-    name, group = topic(kafka43, 2), unique("group")
+    name, group = topic(kafka44, 2), unique("group")
 
     def member(**options: Any) -> ManagedBalancedConsumer:
-        return ManagedBalancedConsumer(name, kafka43.bootstrap, group, consumer_timeout_ms=100, **options)
+        return ManagedBalancedConsumer(name, kafka44.bootstrap, group, consumer_timeout_ms=100, **options)
 
-    words = ["-m", "managedconsumer", "group", group, "--watch", "--every", "0.1", "-b", kafka43.bootstrap]
+    words = ["-m", "managedconsumer", "group", group, "--watch", "--every", "0.1", "-b", kafka44.bootstrap]
     with member() as first:
         first.consume()
         with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as watch:

@@ -74,10 +74,10 @@ class Run:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_the_main_job_interrupted_resumed_and_proven(
-    kafka43: DevBroker, unique: Callable[[str], str], tmp_path: Path
+    kafka44: DevBroker, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     topic, output = unique("views"), tmp_path / "out"
-    arguments = ["--bootstrap", kafka43.bootstrap, "--topic", topic, "--records", "60000", "--partitions", "4"]
+    arguments = ["--bootstrap", kafka44.bootstrap, "--topic", topic, "--records", "60000", "--partitions", "4"]
     first = Run(output, *arguments, "--batch", "5000")
     claims = output / "_claims" / topic
     first.wait_for(lambda: len(list(claims.glob("*/*.json"))) > 8)
@@ -100,18 +100,18 @@ def test_the_main_job_interrupted_resumed_and_proven(
     assert read_counts(output / "counts").total() == 60_000
 
     # The same data as if they were the user's own: nothing is written, and the two readers agree.
-    own = Run(tmp_path / "own", "--bootstrap", kafka43.bootstrap, "--topic", topic, "--records", "0")
+    own = Run(tmp_path / "own", "--bootstrap", kafka44.bootstrap, "--topic", topic, "--records", "0")
     assert own.process.wait(200) == 0, own.text
     assert own.text.count(": equal") == 1
     assert read_counts(tmp_path / "own" / "counts") == read_counts(output / "counts")
-    kafka43.delete_topic(topic)
+    kafka44.delete_topic(topic)
 
 
-def test_it_adds_nothing_to_other_peoples_topics(kafka43: DevBroker, topic: Callable[..., str]) -> None:
-    name = topic(kafka43, 2)
-    with Producer(kafka43.bootstrap) as producer:
+def test_it_adds_nothing_to_other_peoples_topics(kafka44: DevBroker, topic: Callable[..., str]) -> None:
+    name = topic(kafka44, 2)
+    with Producer(kafka44.bootstrap) as producer:
         producer.produce(name, [Record(b"order 1", b"customer", 1)], partition=1)
-    found = DemoTopic(kafka43.bootstrap, name)
+    found = DemoTopic(kafka44.bootstrap, name)
     try:
         assert not found.prepare(8)
         assert found.partitions == 2

@@ -53,10 +53,10 @@ def printed(text: str) -> str:
     return re.sub(r"(?<=\S) +", " ", text)
 
 
-def test_the_page(kafka43: DevBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MANAGEDCONSUMER_BOOTSTRAP", kafka43.bootstrap)
+def test_the_page(kafka44: DevBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANAGEDCONSUMER_BOOTSTRAP", kafka44.bootstrap)
     page = PAGE.read_text(encoding="utf-8")
-    with scene(kafka43):
+    with scene(kafka44):
         for words in [each for group in COMMANDS.values() for each in group]:
             cli.main(shlex.split(words))
             shown = capsys.readouterr()

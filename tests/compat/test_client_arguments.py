@@ -98,7 +98,7 @@ def test_zookeeper_beside_brokers_is_ignored_with_a_warning(closed_port: int) ->
     assert caught[0].filename == __file__
 
 
-@pytest.mark.parametrize("version", ["0.9.0", "1.0.0", "2.8", "4.3.0", None])
+@pytest.mark.parametrize("version", ["0.9.0", "1.0.0", "2.8", "4.4.0", None])
 def test_version_numbers_pass_in_silence(version: str | None, closed_port: int) -> None:
     with warnings.catch_warnings(), pytest.raises(err.NoBrokersAvailableError):
         warnings.simplefilter("error")

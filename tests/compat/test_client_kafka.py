@@ -1,4 +1,4 @@
-"""KafkaClient and its objects on a real broker, Kafka 4.3 and 3.9."""
+"""KafkaClient and its objects on a real broker, Kafka 4.4 and 3.9."""
 
 from __future__ import annotations
 

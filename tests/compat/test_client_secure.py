@@ -55,7 +55,7 @@ def secure(cafile: Path) -> Iterator[DevBroker]:
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.tlslogin.plain.sasl.jaas.config": f'{plain} required user_alice="{PASSWORD}";',
     }
-    with DevBroker("4.3.0", properties=properties, listeners=LISTENERS) as broker:
+    with DevBroker("4.4.0", properties=properties, listeners=LISTENERS) as broker:
         broker.create_topic("secured", 2)
         yield broker
 

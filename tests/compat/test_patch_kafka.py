@@ -1,4 +1,4 @@
-"""A program written for pykafka, unchanged but for one line, on Kafka 4.3 (which pykafka cannot read) and 3.9."""
+"""A program written for pykafka, unchanged but for one line, on Kafka 4.4 (which pykafka cannot read) and 3.9."""
 
 from __future__ import annotations
 

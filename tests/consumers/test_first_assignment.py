@@ -1,4 +1,4 @@
-"""When ``start()`` returns: KIP-1263 lets Kafka 4.3 assign the partitions of a KIP-848 group once a second at most."""
+"""When ``start()`` returns: KIP-1263 lets Kafka 4.4 assign the partitions of a KIP-848 group once a second at most."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pykafka fleet on Kafka 3.9 becomes ours one by one, then its broker becomes Kafka 4.3 on the same data."""
+"""A pykafka fleet on Kafka 3.9 becomes ours one by one, then its broker becomes Kafka 4.4 on the same data."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_pykafka_fleet_and_then_its_broker_are_replaced(
             group.until(lambda after=number + 1: spread(group, old[after:]), PATIENCE_S, "replaced")  # type: ignore[misc]
             goes_on()
         broker.stop()
-        newer = release("4.3.0")
+        newer = release("4.4.0")
         goes_on()
         group.until(lambda: spread(group, []), PATIENCE_S, "the group is as it was")
         acked = load.stop()

@@ -24,23 +24,23 @@ Strange = Callable[..., ProcessMember]
 GEVENT = pytest.mark.gevent
 # Every client leads once, every assignor is used once with every client that has it.
 PAIRS = [
-    pytest.param("4.3.0", "threads", "confluent", "range"),
-    pytest.param("4.3.0", "gevent", "confluent", "roundrobin", marks=GEVENT),
-    pytest.param("4.3.0", "threads", "confluent", "cooperative-sticky"),
-    pytest.param("4.3.0", "gevent", "kafka-python", "range", marks=GEVENT),
-    pytest.param("4.3.0", "threads", "kafka-python", "roundrobin"),
-    pytest.param("4.3.0", "threads", "kafka-python", "sticky"),
-    pytest.param("4.3.0", "gevent", "kafka-python", "cooperative-sticky", marks=GEVENT),
-    pytest.param("4.3.0", "threads", "aiokafka", "range"),
-    pytest.param("4.3.0", "gevent", "aiokafka", "roundrobin", marks=GEVENT),
-    pytest.param("4.3.0", "threads", "aiokafka", "sticky"),
+    pytest.param("4.4.0", "threads", "confluent", "range"),
+    pytest.param("4.4.0", "gevent", "confluent", "roundrobin", marks=GEVENT),
+    pytest.param("4.4.0", "threads", "confluent", "cooperative-sticky"),
+    pytest.param("4.4.0", "gevent", "kafka-python", "range", marks=GEVENT),
+    pytest.param("4.4.0", "threads", "kafka-python", "roundrobin"),
+    pytest.param("4.4.0", "threads", "kafka-python", "sticky"),
+    pytest.param("4.4.0", "gevent", "kafka-python", "cooperative-sticky", marks=GEVENT),
+    pytest.param("4.4.0", "threads", "aiokafka", "range"),
+    pytest.param("4.4.0", "gevent", "aiokafka", "roundrobin", marks=GEVENT),
+    pytest.param("4.4.0", "threads", "aiokafka", "sticky"),
     pytest.param("3.9.2", "threads", "pykafka", "range"),
     pytest.param("3.9.2", "gevent", "pykafka", "roundrobin", marks=GEVENT),
     pytest.param("3.9.2", "gevent", "confluent", "range", marks=GEVENT),
-    pytest.param("4.3.0", "threads", "java", "range"),
-    pytest.param("4.3.0", "gevent", "java", "roundrobin", marks=GEVENT),
-    pytest.param("4.3.0", "gevent", "java", "sticky", marks=GEVENT),
-    pytest.param("4.3.0", "threads", "java", "cooperative-sticky"),
+    pytest.param("4.4.0", "threads", "java", "range"),
+    pytest.param("4.4.0", "gevent", "java", "roundrobin", marks=GEVENT),
+    pytest.param("4.4.0", "gevent", "java", "sticky", marks=GEVENT),
+    pytest.param("4.4.0", "threads", "java", "cooperative-sticky"),
 ]
 
 

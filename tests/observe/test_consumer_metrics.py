@@ -19,12 +19,12 @@ def _value(metrics: Metrics, name: str) -> float:
     return sum(value for (key, _), value in metrics.values().items() if key == f"managedconsumer_{name}")
 
 
-def test_what_a_consumer_reports(kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]) -> None:
-    name, group, metrics = topic(kafka43, 2), unique("group"), Metrics()
-    with Producer(kafka43.bootstrap) as producer:
+def test_what_a_consumer_reports(kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]) -> None:
+    name, group, metrics = topic(kafka44, 2), unique("group"), Metrics()
+    with Producer(kafka44.bootstrap) as producer:
         producer.produce(name, (Record(value=b"x") for _ in range(10)))
     consumer = ManagedBalancedConsumer(
-        name, kafka43.bootstrap, group, auto_offset_reset=-2, heartbeat_interval_ms=100, metrics=metrics,
+        name, kafka44.bootstrap, group, auto_offset_reset=-2, heartbeat_interval_ms=100, metrics=metrics,
         reset_offset_on_start=False, consumer_timeout_ms=5000,
     )  # fmt: skip
     try:

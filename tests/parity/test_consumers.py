@@ -1,4 +1,4 @@
-"""The same program with pykafka 2.8 and with ours prints the same types and values, on Kafka 3.9; ours also on 4.3."""
+"""The same program with pykafka 2.8 and with ours prints the same types and values, on Kafka 3.9; ours also on 4.4."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def alike(lines: list[str]) -> list[str]:
 
 
 def test_types_and_values_are_the_same(
-    kafka39: DevBroker, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
+    kafka39: DevBroker, kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str]
 ) -> None:
-    modes = [("pykafka", kafka39), ("managedconsumer", kafka39), ("managedconsumer", kafka43)]
+    modes = [("pykafka", kafka39), ("managedconsumer", kafka39), ("managedconsumer", kafka44)]
     with ThreadPoolExecutor(len(modes)) as pool:  # side by side: the programs wait most of the time
         runs = [
             pool.submit(output, module, broker, filled(broker, topic(broker, 2)), unique(module))

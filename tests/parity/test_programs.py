@@ -82,13 +82,13 @@ def _as_good(theirs: str, ours: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def started(kafka39: DevBroker, kafka43: DevBroker) -> Iterator[Callable[[str], list[Future[Lines]]]]:
+def started(kafka39: DevBroker, kafka44: DevBroker) -> Iterator[Callable[[str], list[Future[Lines]]]]:
     """All runs of a program: pykafka's, then ours. All programs are started when the first is asked for."""
-    for broker in (kafka39, kafka43):
+    for broker in (kafka39, kafka44):
         broker.create_topic("parity", 2)
         fill(broker, "parity", 20, 0)
         fill(broker, "parity", 5, 1)
-    modes = [("pykafka", kafka39)] + [(mode, broker) for mode in ("import", "patch") for broker in (kafka39, kafka43)]
+    modes = [("pykafka", kafka39)] + [(mode, broker) for mode in ("import", "patch") for broker in (kafka39, kafka44)]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         runs = {
             program: [
@@ -98,7 +98,7 @@ def started(kafka39: DevBroker, kafka43: DevBroker) -> Iterator[Callable[[str], 
             for program in NAMES
         }
         yield runs.__getitem__
-    for broker in (kafka39, kafka43):
+    for broker in (kafka39, kafka44):
         broker.delete_topic("parity")
 
 

@@ -64,24 +64,24 @@ def test_exactly_the_range_is_read(
 
 
 def test_ranges_share_a_connection_and_metadata(
-    kafka43: DevBroker, topic: MakeTopic, cluster_of: Any, monkeypatch: pytest.MonkeyPatch
+    kafka44: DevBroker, topic: MakeTopic, cluster_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = topic(kafka43)
-    fill(kafka43, name, 300)
+    name = topic(kafka44)
+    fill(kafka44, name, 300)
     dialled: list[str] = []
     connect = Connection.connect
     monkeypatch.setattr(Connection, "connect", lambda self, *a: (dialled.append(self.address), connect(self, *a))[1])
-    cluster = cluster_of(kafka43)
+    cluster = cluster_of(kafka44)
     for start in range(0, 300, 10):
         assert offsets(cluster, name, start, start + 10) == list(range(start, start + 10))
     assert len(dialled) == 1, "one for the metadata and for all the ranges"
 
 
 def test_the_next_request_is_sent_before_a_chunk_is_handed_over(
-    kafka43: DevBroker, topic: MakeTopic, cluster_of: Any, monkeypatch: pytest.MonkeyPatch
+    kafka44: DevBroker, topic: MakeTopic, cluster_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = topic(kafka43)
-    fill(kafka43, name, 1000)
+    name = topic(kafka44)
+    fill(kafka44, name, 1000)
     sent: list[int] = []
     send = Connection.send
 
@@ -91,7 +91,7 @@ def test_the_next_request_is_sent_before_a_chunk_is_handed_over(
         return send(self, api, body, version)
 
     monkeypatch.setattr(Connection, "send", spy)
-    chunks = fetch_range(cluster_of(kafka43), name, 0, 0, 1000, RangeLimits(partition_max_bytes=2000))
+    chunks = fetch_range(cluster_of(kafka44), name, 0, 0, 1000, RangeLimits(partition_max_bytes=2000))
     first = next(chunks)
     assert sent == [0, first.next_fetch_offset]
     rest = [next(chunks)]
@@ -100,11 +100,11 @@ def test_the_next_request_is_sent_before_a_chunk_is_handed_over(
 
 
 def test_a_range_that_is_not_read_to_its_end_leaves_no_answer_for_the_next(
-    kafka43: DevBroker, topic: MakeTopic, cluster_of: Any
+    kafka44: DevBroker, topic: MakeTopic, cluster_of: Any
 ) -> None:
-    name = topic(kafka43)
-    fill(kafka43, name, 1000)
-    cluster = cluster_of(kafka43)
+    name = topic(kafka44)
+    fill(kafka44, name, 1000)
+    cluster = cluster_of(kafka44)
     chunks = fetch_range(cluster, name, 0, 0, 1000, RangeLimits(partition_max_bytes=2000))
     next(chunks)
     chunks.close()
@@ -175,37 +175,37 @@ def test_deleted_records_are_reported_never_passed_in_silence(
     assert lost == [(10, 90)]
 
 
-def test_a_range_beyond_the_end_of_the_log(kafka43: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
-    name = topic(kafka43)
-    fill(kafka43, name, 10)
+def test_a_range_beyond_the_end_of_the_log(kafka44: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
+    name = topic(kafka44)
+    fill(kafka44, name, 10)
     with pytest.raises(err.OffsetNotAvailable, match="ends at offset 10, and the range at 20"):
-        offsets(cluster_of(kafka43), name, 0, 20, patience=0.5, max_wait_ms=50)
+        offsets(cluster_of(kafka44), name, 0, 20, patience=0.5, max_wait_ms=50)
     with pytest.raises(err.OffsetOutOfRangeError, match="made anew"):
-        offsets(cluster_of(kafka43), name, 15, 20, patience=0.5)
+        offsets(cluster_of(kafka44), name, 15, 20, patience=0.5)
 
 
-def test_unknown_topics_and_partitions_are_named(kafka43: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
-    name = topic(kafka43)
+def test_unknown_topics_and_partitions_are_named(kafka44: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
+    name = topic(kafka44)
     with pytest.raises(err.UnknownTopicOrPartition, match="no-such-topic"):
-        offsets(cluster_of(kafka43), "no-such-topic", 0, 1, patience=0.3)
+        offsets(cluster_of(kafka44), "no-such-topic", 0, 1, patience=0.3)
     with pytest.raises(err.UnknownTopicOrPartition, match="no partition 7"):
-        list(fetch_range(cluster_of(kafka43), name, 7, 0, 1, RangeLimits(patience=0.3)))
+        list(fetch_range(cluster_of(kafka44), name, 7, 0, 1, RangeLimits(patience=0.3)))
 
 
-def test_a_range_goes_on_when_its_leader_dies(kafka43x3: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
-    name = topic(kafka43x3, configs={"min.insync.replicas": 1})
-    fill(kafka43x3, name, 4000)
-    cluster = cluster_of(kafka43x3)
+def test_a_range_goes_on_when_its_leader_dies(kafka44x3: DevBroker, topic: MakeTopic, cluster_of: Any) -> None:
+    name = topic(kafka44x3, configs={"min.insync.replicas": 1})
+    fill(kafka44x3, name, 4000)
+    cluster = cluster_of(kafka44x3)
     chunks = fetch_range(cluster, name, 0, 0, 4000, RangeLimits(partition_max_bytes=2000))
     found = [message.offset for message in next(chunks).take(10_000, 4000)]
     leader = cluster.snapshot.topics[name].partitions[0].leader
-    kafka43x3.kill(leader)
+    kafka44x3.kill(leader)
     try:
         for chunk in chunks:
             found += [message.offset for message in chunk.take(10_000, 4000)]
     finally:
-        kafka43x3.start_node(leader)
-        kafka43x3.wait_in_sync()
+        kafka44x3.start_node(leader)
+        kafka44x3.wait_in_sync()
     assert found == list(range(4000))
 
 

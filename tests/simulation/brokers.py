@@ -14,8 +14,9 @@ from managedconsumer.testing.memory.member import Body, Reply, heartbeat_error, 
 from managedconsumer.wire.protocol import schemas
 from tests.simulation.kernel import Kernel
 from tests.simulation.log import Log
+from tests.simulation.mixed import MixedGroup, classic_again
 
-OUT_OF_RANGE, NOT_LEADER, LOADING = 1, 6, 14
+OUT_OF_RANGE, NOT_LEADER, LOADING, FENCED_EPOCH, UNKNOWN_EPOCH = 1, 6, 14, 74, 75
 GROUP_APIS = frozenset(
     api.key
     for api in (
@@ -59,6 +60,13 @@ class Brokers:
         self.logs: dict[TopicPartition, Log] = {}
         #: Whether KIP-848 is switched on.
         self.speaks_modern = True
+        #: Whether members of both protocols may be in the group at a time (``group.consumer.migration.policy``).
+        self.migrates = False
+        #: Whether leaders tell their epochs, and old ones name the new one (KIP-951).
+        self.names_leaders = False
+        #: How often a group with members has changed its protocol.
+        self.migrations = 0
+        self._ids = itertools.count(1)
         self._delay, self._session = initial_delay, modern
         self._turns = 0
         self.group: ClassicGroup | ModernGroup = self._modern_group() if modern else self._classic_group()
@@ -66,11 +74,13 @@ class Brokers:
         for topic, count in topics.items():
             self.add_partitions(topic, count)
 
-    def _modern_group(self) -> ModernGroup:
+    def _modern_group(self) -> MixedGroup:
         kernel = self.kernel
-        return ModernGroup(
+        made = MixedGroup(
             lambda: kernel.now, kernel.after, self._say, lambda: self.logs, self._session, delay=min(1.0, self._delay)
         )
+        made.downgrade = self._downgrade
+        return made
 
     def _classic_group(self) -> ClassicGroup:
         ids = itertools.count(1)
@@ -85,6 +95,22 @@ class Brokers:
         made.committed, made.ended_sessions = self.group.committed, self.group.ended_sessions
         made.down, self.group = self.group.down, made
         self._turns += 1
+
+    def _upgrade(self, group: ClassicGroup) -> None:
+        """A KIP-848 member joins a classic group that has members."""
+        made = self._modern_group()
+        self._turn(made)
+        made.take_over(group)
+        self.migrations += 1
+
+    def _downgrade(self, group: ModernGroup) -> None:
+        """The last KIP-848 member of a group is gone, and classic members are left."""
+        if group is self.group:
+            made = self._classic_group()
+            self._turn(made)
+            classic_again(made, group.members.values(), group.epoch)
+            group.members = {}
+            self.migrations += 1
 
     def _say(self, text: str) -> None:
         self.note(text)
@@ -147,6 +173,8 @@ class Brokers:
             reply({"error_code": 0, "coordinators": [entry], **where})
         elif api is schemas.LIST_OFFSETS:
             reply(self._list_offsets(node, body))
+        elif api is schemas.OFFSET_FOR_LEADER_EPOCH:
+            reply(self._epochs(node, body))
         else:
             raise AssertionError(f"the simulation does not know {api.name}")
 
@@ -154,15 +182,20 @@ class Brokers:
         code = LOADING if self.kernel.now < self.loading_until else codes.NONE
         if node != self.coordinator:
             code = codes.NOT_COORDINATOR
+        joins = api is schemas.CONSUMER_GROUP_HEARTBEAT and body["member_epoch"] == 0
         if not code and api is schemas.CONSUMER_GROUP_HEARTBEAT and not self.speaks_modern:
             code = codes.UNSUPPORTED_VERSION
         elif not code and self._session and not self.group.members:
-            joins = api is schemas.CONSUMER_GROUP_HEARTBEAT and body["member_epoch"] == 0
             if api is schemas.JOIN_GROUP and isinstance(self.group, ModernGroup):
                 self._turn(self._classic_group())
             elif joins and isinstance(self.group, ClassicGroup):
                 self._turn(self._modern_group())
+        elif not code and self.migrates and joins and isinstance(self.group, ClassicGroup):
+            self._upgrade(self.group)
         group = self.group
+        if not code and self.migrates and isinstance(group, MixedGroup) and api.key in _CLASSIC_ONLY:
+            self._handle_mixed(group, api, body, reply)
+            return
         if not code and isinstance(group, ModernGroup) and api.key in _CLASSIC_ONLY:
             code = codes.INCONSISTENT_GROUP_PROTOCOL if api is schemas.JOIN_GROUP else codes.UNKNOWN_MEMBER_ID
         elif not code and isinstance(group, ClassicGroup) and api is schemas.CONSUMER_GROUP_HEARTBEAT:
@@ -187,6 +220,16 @@ class Brokers:
             reply(self.refusal(api, body, code))
         else:
             reply(self._offsets(body))
+
+    def _handle_mixed(self, group: MixedGroup, api: schemas.Api, body: Body, reply: Reply) -> None:
+        if api is schemas.JOIN_GROUP:
+            group.join(body, reply, lambda _body: f"classic{next(self._ids)}")
+        elif api is schemas.SYNC_GROUP:
+            group.sync(body, reply)
+        elif api is schemas.HEARTBEAT:
+            reply({"error_code": group.beat(body)})
+        else:
+            reply(group.part(body))
 
     @staticmethod
     def _handle_classic(group: ClassicGroup, api: schemas.Api, body: Body, reply: Reply) -> None:
@@ -275,7 +318,7 @@ class Brokers:
                     {
                         "partition_index": tp.partition,
                         "leader_id": log.leader,
-                        "leader_epoch": 0,
+                        "leader_epoch": log.epoch if self.names_leaders else 0,
                         "replica_nodes": self.nodes,
                         "isr_nodes": self.nodes,
                         "error_code": 0,
@@ -299,12 +342,36 @@ class Brokers:
                 tp = TopicPartition(topic["name"], part["partition_index"])
                 log = self.logs[tp]
                 problem = code or (0 if log.leader == node else NOT_LEADER)
-                answer = {"partition_index": part["partition_index"], "timestamp": -1, "leader_epoch": 0}
+                epoch = log.epoch if self.names_leaders else 0
+                answer = {"partition_index": part["partition_index"], "timestamp": -1, "leader_epoch": epoch}
                 offset = 0 if part["timestamp"] == -2 else log.stable(body["isolation_level"] == 1)
                 if not problem:
                     self.on_end_told(tp, offset)
                 parts.append({**answer, "offset": -1 if problem else offset, "error_code": problem})
             topics.append({"name": topic["name"], "partitions": parts})
+        return {"topics": topics}
+
+    def _epochs(self, node: int, body: Body) -> dict[str, Any]:
+        """OffsetForLeaderEpoch."""
+
+        def end_of(tp: TopicPartition, asked: int) -> dict[str, Any]:
+            log = self.logs[tp]
+            epoch, end = log.end_of(asked)
+            return {"leader_epoch": epoch, "end_offset": end, "error_code": 0 if log.leader == node else NOT_LEADER}
+
+        topics = [
+            {
+                "topic": topic["topic"],
+                "partitions": [
+                    {
+                        "partition": part["partition"],
+                        **end_of(TopicPartition(topic["topic"], part["partition"]), part["leader_epoch"]),
+                    }
+                    for part in topic["partitions"]
+                ],
+            }
+            for topic in body["topics"]
+        ]
         return {"topics": topics}
 
     @staticmethod
@@ -328,13 +395,15 @@ class Brokers:
             parts = []
             for part in topic["partitions"]:
                 tp = TopicPartition(topic["topic"], part["partition"])
-                answer = self._read(node, tp, part["fetch_offset"], committed_only)
+                answer = self._read(node, tp, part, committed_only)
                 something = something or bool(answer["error_code"] or answer["records"])
                 parts.append(answer)
             name = "" if any(topic["topic_id"]) else topic["topic"]
             responses.append({"topic": name, "topic_id": topic["topic_id"], "partitions": parts})
         if something:
-            reply({"error_code": 0, "session_id": 0, "responses": responses})
+            endpoints = [{"node_id": n, "host": f"node{n}", "port": 9092, "rack": None} for n in self.nodes]
+            named = {"node_endpoints": endpoints} if self.names_leaders else {}
+            reply({"error_code": 0, "session_id": 0, "responses": responses, **named})
             return
         entry = (node, body, reply)
         self._fetches.append(entry)
@@ -345,11 +414,17 @@ class Brokers:
             self._fetches = [other for other in self._fetches if other is not entry]
             self._fetch(*entry, final=True)
 
-    def _read(self, node: int, tp: TopicPartition, offset: int, committed_only: bool) -> dict[str, Any]:
-        log = self.logs[tp]
+    def _read(self, node: int, tp: TopicPartition, part: Body, committed_only: bool) -> dict[str, Any]:
+        log, offset, known = self.logs[tp], part["fetch_offset"], part["current_leader_epoch"]
         code = NOT_LEADER if log.leader != node else OUT_OF_RANGE if offset > log.end else 0
+        leader = {}
+        if self.names_leaders and log.leader == node and known >= 0 and known != log.epoch:
+            code = FENCED_EPOCH if known < log.epoch else UNKNOWN_EPOCH
+        if self.names_leaders and code in (NOT_LEADER, FENCED_EPOCH):
+            leader = {"current_leader": {"leader_id": log.leader, "leader_epoch": log.epoch}}
         records, aborted = (b"", None) if code else log.read(offset, committed_only)
         return {
+            **leader,
             "partition_index": tp.partition,
             "error_code": code,
             "high_watermark": log.end,

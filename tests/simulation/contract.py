@@ -51,8 +51,8 @@ class Contract:
             self._wrong(f"assigned({_short(given)}) before everything was revoked")
         if given & self.owned:
             self._wrong(f"assigned({_short(given)}) again")
-        # Under KIP-848 an epoch brings what others give up bit by bit.
-        if generation.joined and moment == self._assigned_in and not self._program.modern:
+        # In a KIP-848 group an epoch brings what others give up bit by bit.
+        if generation.joined and moment == self._assigned_in and not self._program.bit_by_bit:
             self._wrong(f"assigned twice in generation {generation.id}")
         if generation.joined:
             self._assigned_in = moment

@@ -75,6 +75,9 @@ class Incidents:
             target.kill()
             if world.kernel.random.random() < 0.7:
                 self.later(later, world.start_program, target.instance)
+        elif kind == "migrate":
+            target.ask("stop")
+            self.later(later, world.start_program, target.instance)
         elif kind == "freeze":
             target.process.freeze()
             self.later(later, target.process.thaw)

@@ -10,6 +10,7 @@ from managedconsumer.wire.records.crc32c import crc32c
 from managedconsumer.wire.records.encode import NO_PRODUCER, Record, encode_batch, encode_marker
 
 _BATCHES_PER_FETCH = 2
+_EPOCH_AT = 12
 _LENGTHLESS = 0x7F  # as a record's length: a negative one
 #: Bytes of each record that :func:`_batch` makes: a byte of length, and what it counts.
 _RECORD_BYTES = 9
@@ -36,11 +37,23 @@ def _spoilt(batch: bytes, sound: int | None) -> bytes:
 class Log:
     """Batches, their ends, who leads the partition."""
 
-    __slots__ = ("_aborted", "_gone", "batches", "damaged", "end", "leader", "markers", "ongoing", "reverted")
+    __slots__ = (
+        "_aborted",
+        "_gone",
+        "_leader",
+        "batches",
+        "damaged",
+        "end",
+        "epochs",
+        "markers",
+        "ongoing",
+        "reverted",
+    )
 
     def __init__(self, leader: int) -> None:
-        self.leader = leader
-        self.end = 0
+        self._leader, self.end = leader, 0
+        #: Each leader epoch, and where it begins.
+        self.epochs: list[tuple[int, int]] = [(0, 0)]
         self.batches: list[tuple[int, int, bytes]] = []
         #: Where transactions end: offsets that no reader ever gets.
         self.markers: set[int] = set()
@@ -52,6 +65,28 @@ class Log:
         self.ongoing: dict[int, list[int]] = {}
         self._aborted: list[tuple[int, int, int]] = []
         self._gone: dict[int, int] = {}
+
+    @property
+    def leader(self) -> int:
+        """The node that leads; another one does so in the next epoch."""
+        return self._leader
+
+    @leader.setter
+    def leader(self, node: int) -> None:
+        if node != self._leader:
+            self._leader = node
+            self.epochs.append((self.epoch + 1, self.end))
+
+    @property
+    def epoch(self) -> int:
+        """The leader's epoch."""
+        return self.epochs[-1][0]
+
+    def end_of(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch up to ``epoch``, and where it ends."""
+        if epoch > self.epoch:
+            return -1, -1
+        return epoch, next((begin for number, begin in self.epochs if number > epoch), self.end)
 
     def append(self, count: int, producer: int = NO_PRODUCER) -> None:
         """``count`` records in one batch."""
@@ -66,6 +101,8 @@ class Log:
         self.damaged.update(range(base + (sound or 0), self.end))
 
     def _add(self, batch: bytes, count: int) -> None:
+        if self.epoch:  # the checksum begins behind it
+            batch = batch[:_EPOCH_AT] + self.epoch.to_bytes(4, "big") + batch[_EPOCH_AT + 4 :]
         self.batches.append((self.end, self.end + count, batch))
         self.end += count
 

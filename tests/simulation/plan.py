@@ -102,6 +102,11 @@ class Plan:
     #: Another consumer of the same client runs: what is shared between them is used.
     shared: bool = False
     metadata_max_age_ms: int = 4000
+    #: Members of both protocols are in the group at a time: it is migrated. Each chooses one of ``protocols``.
+    migrates: bool = False
+    protocols: tuple[GroupProtocol, ...] = ()
+    #: Leaders have epochs, and an old leader names the new one (KIP-951).
+    names_leaders: bool = False
 
     @property
     def slow_seconds(self) -> float:
@@ -140,7 +145,7 @@ INCIDENTS = {
     "reset connections": 2,
 }
 #: Those that come with kinds of schedules (:data:`KINDS`).
-MORE_INCIDENTS = ("silence", "pause", "protocol")
+MORE_INCIDENTS = ("silence", "pause", "protocol", "migrate")
 
 
 def make_plan(seed: int, without: Collection[str] = ()) -> Plan:
@@ -276,6 +281,25 @@ def _protocols(plan: Plan, random: Random) -> None:
             plan.incidents.append((random.uniform(0.3, plan.duration), "protocol", 0))
 
 
+def _migration(plan: Plan, random: Random) -> None:
+    """A group with members of both protocols is migrated, member by member, or as the coordinator changes its mind."""
+    if plan.protocol == "classic" or plan.pattern or random.random() >= 0.3:
+        return
+    plan.migrates = True
+    if plan.protocol == "consumer":
+        plan.protocols = random.choice((("classic", "consumer"), ("auto", "classic"), ("auto", "classic", "consumer")))
+        plan.protocol, plan.assignors = "auto", random.choice((("range",), ("cooperative-sticky",)))
+        for _ in range(random.randint(2, 5)):
+            plan.incidents.append((random.uniform(0.3, plan.duration), "migrate", random.randrange(100)))
+
+
+def _leaders(plan: Plan, random: Random) -> None:
+    """Leaders have epochs, and move; an old one names the new one."""
+    plan.names_leaders = random.random() < 0.3
+    for _ in range(random.randint(0, 2) if plan.names_leaders else 0):
+        plan.incidents.append((random.uniform(0.3, plan.duration), "leaders", 0))
+
+
 def _twin(plan: Plan, random: Random) -> None:
     """The decoder in Python in the accelerator's place."""
     plan.twin = random.random() < 0.3
@@ -299,6 +323,8 @@ KINDS: dict[str, Callable[[Plan, Random], None]] = {
     "silence": _silence,
     "fetch codes": _fetch_codes,
     "protocols": _protocols,
+    "migration": _migration,
+    "leaders": _leaders,
     "twin": _twin,
     "shared": _shared,
 }

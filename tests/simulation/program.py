@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Collection
 
 from managedconsumer import codes
 from managedconsumer import errors as err
+from managedconsumer.config import GroupProtocol
 from managedconsumer.partition_state import TopicPartitionState
 from managedconsumer.structs import TopicPartition
 from tests.simulation.handler import VirtualHandler
@@ -31,6 +32,8 @@ class Program(Watched):
         self.world = world
         self.name = name
         self.instance = instance
+        plan = world.plan
+        self.protocol: GroupProtocol = world.kernel.random.choice(plan.protocols) if plan.protocols else plan.protocol
         self.process = Process(world.kernel, name)
         self.handler = VirtualHandler(self.process)
         super().__init__(world)
@@ -68,12 +71,12 @@ class Program(Watched):
             session_timeout_ms=int(plan.session * 1000),
             rebalance_timeout_ms=int(plan.rebalance * 1000),
             revoke_drain_ms=int(plan.drain * 1000),
-            group_protocol=plan.protocol,
-            membership_protocol="uniform" if plan.protocol == "consumer" else list(plan.assignors),
+            group_protocol=self.protocol,
+            membership_protocol="uniform" if self.protocol == "consumer" else list(plan.assignors),
             group_instance_id=self.instance,
             listener=None if self.contract is None else Listener(self, self.contract),
         )
-        if plan.protocol == "auto":
+        if self.protocol == "auto":
             consumer.begin_with_kip_848()
         consumer.watch_lives(self.watch_owner)
         return consumer

@@ -44,7 +44,7 @@ SETTLE_SECONDS = 150.0
 _DECODERS = ((fetch_plan, "RecordChunk"), (buffer, "PartitionContext"), (engine, "Lane"), (collect, "Lane"))
 #: A fetcher's longest nap (seconds) while it has nothing to do.
 _LONGEST_NAP = 5.0
-_SUMS = ("events", "handed_out", "repeated", "commits", "faults", "zombie_handouts", "disturbances")
+_SUMS = ("events", "handed_out", "repeated", "commits", "faults", "zombie_handouts", "disturbances", "migrations")
 # A finished simulation is one large cycle. To collect many at once is quicker, as long as they fit into the caches.
 _COLLECT_EVERY = 20
 
@@ -65,6 +65,7 @@ class Trace:
     zombie_handouts: int = 0
     faults: int = 0
     disturbances: int = 0
+    migrations: int = 0
 
     @property
     def ok(self) -> bool:
@@ -90,6 +91,7 @@ class World:
         self.kernel.interrupt_every = plan.interrupt_every
         modern = plan.session if plan.protocol != "classic" else 0.0
         self.brokers = Brokers(self.kernel, plan.nodes, plan.topics, plan.initial_delay, modern)
+        self.brokers.migrates, self.brokers.names_leaders = plan.migrates, plan.names_leaders
         self.network = Network(self.kernel, self.brokers)
         self.network.latency = plan.latency
         self.network.metadata_max_age_ms = plan.metadata_max_age_ms
@@ -171,6 +173,7 @@ class World:
         trace.events, trace.virtual_seconds = self.kernel.events, self.kernel.now - START
         trace.handed_out, trace.repeated, trace.commits = witness.handed_out, witness.repeated, witness.commits
         trace.zombie_handouts, trace.disturbances = witness.zombie_handouts, self.disturbances
+        trace.migrations = self.brokers.migrations
         return trace
 
     def _settle(self) -> None:
@@ -271,15 +274,23 @@ def simulate(seed: int, *, record: bool = False, plan: Plan | None = None, witho
         return world.run()
 
 
-def simulate_many(seeds: Iterable[int], without: Collection[str] = ()) -> tuple[int, list[Trace], dict[str, int]]:
-    """Run many: how many, those that violated something, and sums of what happened."""
+def simulate_many(
+    seeds: Iterable[int], without: Collection[str] = (), where: str = ""
+) -> tuple[int, list[Trace], dict[str, int]]:
+    """Run many: how many, those that violated something, and sums of what happened.
+
+    ``where``: a field of :class:`Plan`; only the seeds that have it.
+    """
     count, bad = 0, []
     sums = dict.fromkeys(_SUMS, 0)
     with no_collection():
         gc.collect()
         gc.freeze()  # what is there already is no garbage of the simulations, and need not be looked at each time
         for seed in seeds:
-            trace = simulate(seed, without=without)
+            plan = make_plan(seed, without)
+            if where and not getattr(plan, where):
+                continue
+            trace = simulate(seed, plan=plan)
             count += 1
             if count % _COLLECT_EVERY == 0:
                 gc.collect()
@@ -292,7 +303,7 @@ def simulate_many(seeds: Iterable[int], without: Collection[str] = ()) -> tuple[
 
 
 def run_parallel(
-    seeds: range, processes: int = 2, without: Collection[str] = ()
+    seeds: range, processes: int = 2, without: Collection[str] = (), where: str = ""
 ) -> tuple[int, list[Trace], dict[str, int]]:
     """:func:`simulate_many` in several processes."""
     from concurrent.futures import ProcessPoolExecutor
@@ -303,7 +314,7 @@ def run_parallel(
     total, bad = 0, []
     sums: dict[str, Any] = {}
     with ProcessPoolExecutor(processes) as pool:
-        for count, failed, some in pool.map(partial(simulate_many, without=tuple(without)), parts):
+        for count, failed, some in pool.map(partial(simulate_many, without=tuple(without), where=where), parts):
             total += count
             bad += failed
             for name, value in some.items():
@@ -319,13 +330,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--without", action="append", default=[], choices=KINDS, help="switch a kind of schedules off")
     parser.add_argument("--only", action="append", default=[], choices=KINDS, help="switch all other kinds off")
+    parser.add_argument("--where", default="", choices=vars(Plan(0)), metavar="FIELD", help="only plans that have it")
     given = parser.parse_args(arguments)
     without = [*given.without, *(set(KINDS) - set(given.only) if given.only else ())]
     if given.last is None:
         trace = simulate(given.first, record=True, without=without)
         print(trace)
         return 0 if trace.ok else 1
-    count, bad, sums = run_parallel(range(given.first, given.last + 1), given.processes, without)
+    count, bad, sums = run_parallel(range(given.first, given.last + 1), given.processes, without, given.where)
     for trace in bad:
         print(f"seed {trace.seed}: {trace.violations[0]}")
     print(f"{count} schedules, {len(bad)} violated something; {sums}")

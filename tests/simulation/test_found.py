@@ -350,7 +350,7 @@ FOUND = {
 
 @pytest.mark.parametrize(("what", "seed"), [(what, seed) for what, seeds in FOUND.items() for seed in seeds])
 def test_seeds_that_failed_once(what: str, seed: int) -> None:
-    trace = simulate(seed)
+    trace = simulate(seed, without=("migration", "leaders"))  # these kinds are younger than the story of the seed
     assert trace.ok, trace
 
 

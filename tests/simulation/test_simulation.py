@@ -116,6 +116,8 @@ def test_the_plans_cover_everything() -> None:
     assert {plan.auto_commit is None for plan in plans} == {True, False}
     assert {way for plan in plans for way in plan.reading} == {"consume", "iterate", "batch", "arrow"}
     assert {(plan.readers, plan.tasks) for plan in plans} == {(n, tasks) for n in (1, 2, 3) for tasks in (True, False)}
+    for kind in ("migrates", "protocols", "names_leaders"):
+        assert {bool(getattr(plan, kind)) for plan in plans} == {True, False}
     for kind in ("dying", "damage", "transactions", "interruptions", "signals", "fetch_codes", "twin"):
         assert {bool(getattr(plan, kind)) for plan in plans} == {True, False}
     assert {plan.reset for plan in plans} == {"earliest", "latest"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Callable, Collection
 
 from managedconsumer import codes
 from managedconsumer import errors as err
+from managedconsumer.config import GroupProtocol
 from managedconsumer.consumers.life import GroupLife
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.fetch.buffer import PartitionQueue
@@ -99,6 +100,7 @@ class Watched:
     process: Process
     handler: VirtualHandler
     consumer: SimulatedConsumer | None
+    protocol: GroupProtocol
 
     def __init__(self, world: World) -> None:
         self.knows_loss = False
@@ -158,7 +160,12 @@ class Watched:
     @property
     def modern(self) -> bool:
         """True under KIP-848."""
-        return self.world.plan.protocol == "consumer" if self.consumer is None else self.consumer.protocol == "consumer"
+        return self.protocol == "consumer" if self.consumer is None else self.consumer.protocol == "consumer"
+
+    @property
+    def bit_by_bit(self) -> bool:
+        """True if a generation may bring partitions several times: in a KIP-848 group, for classic members, too."""
+        return self.modern or self.world.plan.migrates
 
     def generation(self) -> Generation:
         """The generation as the member knows it."""

@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=16_000)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    with DevBroker("4.3.0") as broker, contextlib.ExitStack() as stack:
+    with DevBroker("4.4.0") as broker, contextlib.ExitStack() as stack:
         for kind in given.kinds:
             done: Counter[str] = Counter()
             for number in range(given.runs):

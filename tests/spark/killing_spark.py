@@ -217,7 +217,7 @@ def main() -> None:
     given = parser.parse_args()
     end = time.monotonic() + given.minutes * 60
     done = {kind: Counter[str]() for kind in given.kinds}
-    with DevBroker("4.3.0") as broker:
+    with DevBroker("4.4.0") as broker:
         number = 0
         while time.monotonic() < end:
             kind = given.kinds[number % len(given.kinds)]

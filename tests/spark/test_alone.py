@@ -73,17 +73,17 @@ def test_a_query_that_has_stopped_makes_room(query: MakeQuery, monkeypatch: pyte
 
 @pytest.mark.spark
 def test_a_union_of_two_loads_is_refused_and_one_load_twice_is_not(
-    spark: Any, kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], tmp_path: Path
+    spark: Any, kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name, group = topic(kafka43, 4), unique("group")
-    produce(kafka43, name, 400)
-    one, other = (stream(spark, kafka43, name, group__id=group) for _ in range(2))
+    name, group = topic(kafka44, 4), unique("group")
+    produce(kafka44, name, 400)
+    one, other = (stream(spark, kafka44, name, group__id=group) for _ in range(2))
     query = one.union(other).writeStream.format("noop").trigger(availableNow=True).start()
     with pytest.raises(Exception, match=r"only a part of it .* a group\.id of its own"):
         query.awaitTermination(90)
     read_now(one.union(one), tmp_path / "twice", tmp_path / "checkpoint")
     assert spark.read.parquet(str(tmp_path / "twice")).count() == 800
-    apart = stream(spark, kafka43, name, group__id=f"{group}-2")
+    apart = stream(spark, kafka44, name, group__id=f"{group}-2")
     read_now(one.union(apart), tmp_path / "apart", tmp_path / "other-checkpoint")
     found = spark.read.parquet(str(tmp_path / "apart")).count()
     assert found == 800, "the first group's commits are history for a new checkpoint with startingOffsets=earliest"

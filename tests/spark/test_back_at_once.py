@@ -37,27 +37,27 @@ query.awaitTermination()
 
 
 def test_the_successor_of_a_killed_driver_reads_within_eight_seconds(
-    spark: Any, kafka43: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
+    spark: Any, kafka44: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name, group, warm = topic(kafka43, 4), unique("group"), topic(kafka43, 1)
-    produce(kafka43, name, 400)
-    produce(kafka43, warm, 10, 1)
+    name, group, warm = topic(kafka44, 4), unique("group"), topic(kafka44, 1)
+    produce(kafka44, name, 400)
+    produce(kafka44, warm, 10, 1)
     here = str(Path(__file__).parents[2])
-    arguments = [kafka43.bootstrap, name, group, str(tmp_path)]
+    arguments = [kafka44.bootstrap, name, group, str(tmp_path)]
     killed = subprocess.Popen([sys.executable, "-c", _DRIVER, *arguments], env={**os.environ, "PYTHONPATH": here})
     try:
         # A session that runs: its JVM has loaded what a query needs.
         read_now(
-            stream(spark, kafka43, warm, group__id=unique("warm")), tmp_path / "warm", tmp_path / "warm-checkpoint"
+            stream(spark, kafka44, warm, group__id=unique("warm")), tmp_path / "warm", tmp_path / "warm-checkpoint"
         )
-        until(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 100), 120, "the first driver reads")
+        until(lambda: committed(kafka44, name, group) == dict.fromkeys(range(4), 100), 120, "the first driver reads")
     finally:
         kill_family(killed.pid)
         killed.wait()
-    produce(kafka43, name, 400)
-    members = kafka43.run_tool("kafka-consumer-groups", "--describe", "--members", "--group", group)
+    produce(kafka44, name, 400)
+    members = kafka44.run_tool("kafka-consumer-groups", "--describe", "--members", "--group", group)
     assert members.count("managedconsumer-spark-") >= 1, "the group counts the dead one as a member still"
-    frame = stream(spark, kafka43, name, group__id=group)
+    frame = stream(spark, kafka44, name, group__id=group)
     writer = frame.writeStream.format("parquet").option("path", str(tmp_path / "out"))
     began = time.monotonic()
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
@@ -69,7 +69,7 @@ def test_the_successor_of_a_killed_driver_reads_within_eight_seconds(
 
         until(has_read, 8, "the first rows of the successor")
         print(f"first rows after {time.monotonic() - began:.1f} s")
-        until(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 200), 60)
+        until(lambda: committed(kafka44, name, group) == dict.fromkeys(range(4), 200), 60)
     finally:
         query.stop()
     assert rows(spark, tmp_path / "out") == everything(range(200)), "nothing is lost, nothing is there twice"

@@ -65,10 +65,10 @@ def test_no_table_no_metadata() -> None:
 
 
 @pytest.mark.spark
-def test_tables_and_views_in_sql(spark: Any, kafka43: DevBroker, topic: MakeTopic, tmp_path: Path) -> None:
-    name = topic(kafka43, 2)
-    produce(kafka43, name, 100, 2)
-    options = f"OPTIONS (`kafka.bootstrap.servers` '{kafka43.bootstrap}', subscribe '{name}', includeHeaders 'true')"
+def test_tables_and_views_in_sql(spark: Any, kafka44: DevBroker, topic: MakeTopic, tmp_path: Path) -> None:
+    name = topic(kafka44, 2)
+    produce(kafka44, name, 100, 2)
+    options = f"OPTIONS (`kafka.bootstrap.servers` '{kafka44.bootstrap}', subscribe '{name}', includeHeaders 'true')"
     spark.sql(f"CREATE TABLE views USING managedkafka {options} COMMENT 'all views' TBLPROPERTIES ('team' = 'web')")
     spark.sql(f"CREATE TEMPORARY VIEW seen USING managedkafka {options}")
     try:

@@ -105,13 +105,13 @@ def connect() -> Path:
 
 @pytest.mark.timeout(900)
 def test_batches_and_streams_read_every_row(
-    connect: Path, kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path
+    connect: Path, kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    name = topic(kafka43, 4)
-    produce(kafka43, name, 20_000)
+    name = topic(kafka44, 4)
+    produce(kafka44, name, 20_000)
     path = os.pathsep.join([str(Path(__file__).parents[2]), str(connect)])
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _APP, kafka43.bootstrap, name, str(tmp_path)],
+        [sys.executable, "-W", "ignore", "-c", _APP, kafka44.bootstrap, name, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=600,
@@ -131,4 +131,4 @@ def test_batches_and_streams_read_every_row(
     assert "SQL 20000 20000" in said
     assert "CLAIMED 20000" in said
     assert "COLUMNS columns_used needs a DataFrame of a classic session" in said
-    assert committed(kafka43, name, name) == dict.fromkeys(range(4), 5000)
+    assert committed(kafka44, name, name) == dict.fromkeys(range(4), 5000)

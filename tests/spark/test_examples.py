@@ -36,10 +36,10 @@ def example(name: str) -> Any:
 
 @needs_available_now
 @pytest.mark.usefixtures("spark")
-def test_the_examples(kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path) -> None:
-    name = topic(kafka43, 4, {"retention.ms": -1})
-    tally = write_views(kafka43, name, 4, PageViews(20_000, users=50))
-    place = (kafka43.bootstrap, name)
+def test_the_examples(kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+    name = topic(kafka44, 4, {"retention.ms": -1})
+    tally = write_views(kafka44, name, 4, PageViews(20_000, users=50))
+    place = (kafka44.bootstrap, name)
 
     rows = example("spark_batch").main(*place).collect()
     assert sum(row.records for row in rows) == 20_000

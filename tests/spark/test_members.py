@@ -138,12 +138,12 @@ def test_partitions_move_between_a_query_and_a_plain_member(
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=["range", "cooperative-sticky", "KIP-848"])
 def test_two_queries_share_the_partitions(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], strategy: dict[str, str]
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], strategy: dict[str, str]
 ) -> None:
-    name, group = topic(kafka43, 4), unique("group")
-    produce(kafka43, name, 400)
+    name, group = topic(kafka44, 4), unique("group")
+    produce(kafka44, name, 400)
     options = {"group__id": group, **strategy, "maxOffsetsPerTrigger": "20"}
-    first, second = query(kafka43, name, **options), query(kafka43, name, **options)
+    first, second = query(kafka44, name, **options), query(kafka44, name, **options)
     first.batch()
 
     def run(q: Query) -> None:
@@ -177,11 +177,11 @@ def test_a_broker_without_kip_848_has_a_classic_member(
 
 
 def test_a_member_of_kip_848_that_is_lost_fails_its_batch(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
 ) -> None:
-    name, group = topic(kafka43, 2), unique("group")
-    produce(kafka43, name, 100, 2)
-    q = query(kafka43, name, group__id=group, kafka__group__protocol="consumer")
+    name, group = topic(kafka44, 2), unique("group")
+    produce(kafka44, name, 100, 2)
+    q = query(kafka44, name, group__id=group, kafka__group__protocol="consumer")
     until(q.plan)
     assert len(q.execute()) == 100, "DescribeGroups does not see such a group, and it is asked for in the other way"
     planned, driver = q.planned, q.reader.driver
@@ -191,17 +191,17 @@ def test_a_member_of_kip_848_that_is_lost_fails_its_batch(
 
 
 def test_the_listener_hears_of_everything_between_two_batches(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, plain: Callable[..., Plain], unique: Callable[[str], str]
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, plain: Callable[..., Plain], unique: Callable[[str], str]
 ) -> None:
-    name, group, listener = topic(kafka43, 4), unique("group"), Recorder()
-    produce(kafka43, name, 400)
+    name, group, listener = topic(kafka44, 4), unique("group"), Recorder()
+    produce(kafka44, name, 400)
     listener.move = {TopicPartition(name, 2): 90, TopicPartition("other", 0): 5}
-    q = query(kafka43, name, listener, group__id=group, kafka__partition__assignment__strategy="range")
+    q = query(kafka44, name, listener, group__id=group, kafka__partition__assignment__strategy="range")
     rows = q.batch()
     assert [o for p, o in rows if p == 2] == list(range(90, 100)), "positions can be moved"
     listener.move = {}
     assert listener.calls == [("assigned", [0, 1, 2, 3])]
-    other = plain(kafka43, name, group)
+    other = plain(kafka44, name, group)
     until(lambda: q.batch() is not None and len(q.owned) == 2)
     assert listener.calls[1][0] == "revoked"
     assert listener.calls[2] == ("assigned", sorted(q.owned))
@@ -291,17 +291,17 @@ def counted(path: Path, *sinks: Claiming) -> Counter[Row]:
 
 
 def test_a_zombies_batch_is_never_counted_twice(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], tmp_path: Path
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name, group = topic(kafka43, 4), unique("group")
-    produce(kafka43, name, 400)
+    name, group = topic(kafka44, 4), unique("group")
+    produce(kafka44, name, 400)
     options = {"group__id": group, "store": str(tmp_path), "maxOffsetsPerTrigger": "40"}
     options["kafka__max__poll__interval__ms"] = "6000"  # for the one that still waits when the other has finished
-    a = Claiming(query(kafka43, name, **options), tmp_path, "a")
-    b = Claiming(query(kafka43, name, **options), tmp_path, "b")
+    a = Claiming(query(kafka44, name, **options), tmp_path, "a")
+    b = Claiming(query(kafka44, name, **options), tmp_path, "b")
     a.batch()
     planned = a.q.plan()
-    evict(kafka43, group, member_of(a.q).generation.member_id)  # a is frozen with a batch in flight
+    evict(kafka44, group, member_of(a.q).generation.member_id)  # a is frozen with a batch in flight
     b.batch()
     assert b.q.owned == {0, 1, 2, 3}
     assert b.q.ranges() == a.q.ranges(planned), "b was given the same offsets"
@@ -355,18 +355,18 @@ def start_query(broker: DevBroker, topic: str, group: str, path: Path) -> subpro
 
 
 def test_a_killed_query_is_replaced_and_its_batch_replayed(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], tmp_path: Path
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name, group = topic(kafka43, 4), unique("group")
-    produce(kafka43, name, 400)
+    name, group = topic(kafka44, 4), unique("group")
+    produce(kafka44, name, 400)
     state = tmp_path / "checkpoint.json"
-    process = start_query(kafka43, name, group, state)
+    process = start_query(kafka44, name, group, state)
     until(state.exists)
     process.kill()
     process.wait(10)
     left = until(lambda: json.loads(state.read_text() or "null"))
     # Five minutes: the one that was killed is not waited for.
-    q = query(kafka43, name, group__id=group, start=left["start"], kafka__session__timeout__ms="300000")
+    q = query(kafka44, name, group__id=group, start=left["start"], kafka__session__timeout__ms="300000")
     rows = [tuple(row) for row in left["rows"]] + q.execute(left["planned"])
     q.start = left["planned"]
     until(lambda: q.batch() is not None and len(set(rows + q.rows)) == 400)
@@ -374,14 +374,14 @@ def test_a_killed_query_is_replaced_and_its_batch_replayed(
 
 
 def test_sigterm_leaves_the_group_at_once(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], tmp_path: Path
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name, group = topic(kafka43, 4), unique("group")
-    produce(kafka43, name, 400)
+    name, group = topic(kafka44, 4), unique("group")
+    produce(kafka44, name, 400)
     state = tmp_path / "checkpoint.json"
-    process = start_query(kafka43, name, group, state)
+    process = start_query(kafka44, name, group, state)
     until(state.exists)
-    q = query(kafka43, name, group__id=group, kafka__session__timeout__ms="45000")
+    q = query(kafka44, name, group__id=group, kafka__session__timeout__ms="45000")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     assert process.wait(10) == 0

@@ -23,12 +23,12 @@ def used(frame: Any) -> list[str]:
 
 
 def test_it_says_which_columns_to_give(
-    spark: Any, kafka43: DevBroker, topic: MakeTopic, caplog: pytest.LogCaptureFixture
+    spark: Any, kafka44: DevBroker, topic: MakeTopic, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "managedconsumer.spark.plans")
-    name = topic(kafka43, 2)
-    produce(kafka43, name, 100, 2)
-    views = reader(spark, kafka43, name).load()
+    name = topic(kafka44, 2)
+    produce(kafka44, name, 100, 2)
+    views = reader(spark, kafka44, name).load()
     (found,) = columns_used(views)
     assert found.used == found.read == tuple(views.columns)
     assert str(found).startswith("all columns that are read are used: key, value")
@@ -39,7 +39,7 @@ def test_it_says_which_columns_to_give(
     assert [record.getMessage() for record in caplog.records] == [
         'managedkafka: 2 of 7 columns are used: .option("columns", "key,partition") reads less'
     ]
-    narrow = reader(spark, kafka43, name, columns=found.option).load()
+    narrow = reader(spark, kafka44, name, columns=found.option).load()
     assert narrow.where("partition = 0").groupBy("key").count().collect() == counts.collect()
     assert used(narrow.where("partition = 0").groupBy("key").count()) == ["key,partition"]
     assert used(views.groupBy().count()) == ["partition"], "something has to be read"
@@ -52,10 +52,10 @@ def test_it_says_which_columns_to_give(
     assert used(spark.range(3)) == []
 
 
-def test_a_stream_is_looked_at_before_it_starts(spark: Any, kafka43: DevBroker, topic: MakeTopic) -> None:
+def test_a_stream_is_looked_at_before_it_starts(spark: Any, kafka44: DevBroker, topic: MakeTopic) -> None:
     from pyspark.sql import functions as F
 
-    views = reader(spark, kafka43, topic(kafka43, 1), stream=True, includeHeaders="true").load()
+    views = reader(spark, kafka44, topic(kafka44, 1), stream=True, includeHeaders="true").load()
     counted = views.withWatermark("timestamp", "1 minute").groupBy(F.window("timestamp", "5 minutes"), "key").count()
     assert used(counted) == ["key,timestamp"]
     assert used(views.dropDuplicates(["offset"]).select("value")) == ["value,offset"]

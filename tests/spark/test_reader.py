@@ -34,10 +34,10 @@ def test_a_query_without_a_group_reads_everything_once(kafka: DevBroker, topic: 
     assert sorted(q.rows) == everything(4040)
 
 
-def test_slices_follow_min_partitions(kafka43: DevBroker, topic: MakeTopic, query: MakeQuery) -> None:
-    name = topic(kafka43, 2)
-    produce(kafka43, name, 1000, 2)
-    q = query(kafka43, name, minPartitions="8")
+def test_slices_follow_min_partitions(kafka44: DevBroker, topic: MakeTopic, query: MakeQuery) -> None:
+    name = topic(kafka44, 2)
+    produce(kafka44, name, 1000, 2)
+    q = query(kafka44, name, minPartitions="8")
     end = q.plan()
     assert len(q.reader.partitions(q.start, end)) == 8
     assert sorted(q.execute()) == everything(1000, 2)
@@ -56,41 +56,41 @@ def test_offsets_are_committed_when_spark_asks_for_the_next_batch(
 
 
 def test_a_new_checkpoint_begins_where_the_user_said(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
 ) -> None:
     """Nobody else is in the group, so what it has committed is history."""
-    name, group = topic(kafka43, 4), unique("group")
-    produce(kafka43, name, 400)
-    first = query(kafka43, name, group__id=group)
+    name, group = topic(kafka44, 4), unique("group")
+    produce(kafka44, name, 400)
+    first = query(kafka44, name, group__id=group)
     first.batch()
     first.batch()
     first.stop()
-    produce(kafka43, name, 80)
+    produce(kafka44, name, 80)
     news = sorted(set(everything(480)) - set(everything(400)))
     here = f'{{"{name}": {{"0": 7, "1": -1, "2": 119, "3": -2}}}}'
     chosen = [(0, o) for o in range(7, 120)] + [(2, 119)] + [(3, o) for o in range(120)]
     for starting, want in (("committed", news), ("", news), ("earliest", everything(480)), (here, chosen)):
-        second = query(kafka43, name, group__id=group, startingOffsets=starting)
+        second = query(kafka44, name, group__id=group, startingOffsets=starting)
         assert sorted(until(second.batch)) == want, starting
         second.stop()
-    last = query(kafka43, name, group__id=group, startingOffsets="latest")
+    last = query(kafka44, name, group__id=group, startingOffsets="latest")
     assert last.batch() == []
-    produce(kafka43, name, 4)
+    produce(kafka44, name, 4)
     until(lambda: last.batch() is not None and sorted(last.rows) == [(p, 120) for p in range(4)])
 
 
 def test_a_batch_that_was_planned_is_read_again_exactly(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
 ) -> None:
-    name, group = topic(kafka43, 4), unique("group")
-    produce(kafka43, name, 400)
-    before = query(kafka43, name, group__id=group, maxOffsetsPerTrigger="100")
+    name, group = topic(kafka44, 4), unique("group")
+    produce(kafka44, name, 400)
+    before = query(kafka44, name, group__id=group, maxOffsetsPerTrigger="100")
     before.batch()
     planned = before.plan()
     rows = before.execute()
     before.stop()  # the driver died before the batch was done; its checkpoint holds the plan
-    produce(kafka43, name, 400)
-    after = query(kafka43, name, group__id=group, start=before.start)
+    produce(kafka44, name, 400)
+    after = query(kafka44, name, group__id=group, start=before.start)
     assert after.execute(planned) == rows
     after.start = planned
     until(after.batch)
@@ -98,13 +98,13 @@ def test_a_batch_that_was_planned_is_read_again_exactly(
 
 
 def test_available_now_ends_at_what_was_there(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
 ) -> None:
-    name = topic(kafka43, 4)
-    produce(kafka43, name, 400)
-    q = query(kafka43, name, group__id=unique("group"), maxOffsetsPerTrigger="150")
+    name = topic(kafka44, 4)
+    produce(kafka44, name, 400)
+    q = query(kafka44, name, group__id=unique("group"), maxOffsetsPerTrigger="150")
     q.reader.prepareForTriggerAvailableNow()
-    produce(kafka43, name, 400)
+    produce(kafka44, name, 400)
     while q.batch():
         pass
     assert sorted(q.rows) == everything(400)
@@ -112,7 +112,7 @@ def test_available_now_ends_at_what_was_there(
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_available_now_ends_without_a_pause(
-    kafka43: DevBroker,
+    kafka44: DevBroker,
     topic: MakeTopic,
     query: MakeQuery,
     unique: Callable[[str], str],
@@ -120,9 +120,9 @@ def test_available_now_ends_without_a_pause(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A query that goes on waits before it asks the brokers again; this one has nothing more to ask."""
-    name = topic(kafka43, 4)
-    produce(kafka43, name, 400)
-    q = query(kafka43, name, **({"group__id": unique("group")} if grouped else {}))
+    name = topic(kafka44, 4)
+    produce(kafka44, name, 400)
+    q = query(kafka44, name, **({"group__id": unique("group")} if grouped else {}))
     q.reader.prepareForTriggerAvailableNow()
     monkeypatch.setattr(q.reader.driver.view, "look_again_in", lambda: 60.0)
     began = time.monotonic()
@@ -133,10 +133,10 @@ def test_available_now_ends_without_a_pause(
 
 
 def test_an_idle_query_asks_the_brokers_ten_times_a_second_at_most(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, monkeypatch: pytest.MonkeyPatch
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = topic(kafka43, 4)
-    q = query(kafka43, name)
+    name = topic(kafka44, 4)
+    q = query(kafka44, name)
     q.batch()
     asked = []
     look = q.reader.driver.view.offsets.list_offsets
@@ -150,68 +150,68 @@ def test_an_idle_query_asks_the_brokers_ten_times_a_second_at_most(
 
 
 def test_new_partitions_are_read_from_their_start(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
 ) -> None:
-    name = topic(kafka43, 2)
-    produce(kafka43, name, 20, 2)
+    name = topic(kafka44, 2)
+    produce(kafka44, name, 20, 2)
     for options in ({}, {"group__id": unique("group")}):
-        q = query(kafka43, name, startingOffsets="latest", kafka__metadata__max__age__ms="100", **options)
+        q = query(kafka44, name, startingOffsets="latest", kafka__metadata__max__age__ms="100", **options)
         assert q.batch() == []
         total = 3 if not options else 4
-        kafka43.create_partitions(name, total)
-        produce(kafka43, name, 5 * total, total)
+        kafka44.create_partitions(name, total)
+        produce(kafka44, name, 5 * total, total)
         until(lambda q=q, total=total: q.batch() is not None and {p for p, _ in q.rows} == set(range(total)))
         assert [o for p, o in q.rows if p == total - 1] == [0, 1, 2, 3, 4]
         q.stop()
 
 
 def test_deleted_records_end_the_query_unless_it_was_told_otherwise(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
 ) -> None:
-    name, group = topic(kafka43, 1), unique("group")
-    produce(kafka43, name, 100, 1)
-    q = query(kafka43, name, group__id=group, maxOffsetsPerTrigger="10")
+    name, group = topic(kafka44, 1), unique("group")
+    produce(kafka44, name, 100, 1)
+    q = query(kafka44, name, group__id=group, maxOffsetsPerTrigger="10")
     q.batch()
     q.batch()
     q.stop()
-    delete_records(kafka43, name, 60)
-    strict = query(kafka43, name, start=q.start, group__id=group)
+    delete_records(kafka44, name, 60)
+    strict = query(kafka44, name, start=q.start, group__id=group)
     with pytest.raises(err.OffsetOutOfRangeError, match=r"offsets 20 to 59 .* failOnDataLoss=false"):
         strict.batch()
     strict.stop()
-    lenient = query(kafka43, name, start=q.start, group__id=group, failOnDataLoss="false")
+    lenient = query(kafka44, name, start=q.start, group__id=group, failOnDataLoss="false")
     assert [o for _, o in lenient.batch()] == list(range(60, 100))
 
 
-def test_a_topic_that_was_made_anew_is_noticed(kafka43: DevBroker, topic: MakeTopic, query: MakeQuery) -> None:
-    name = topic(kafka43, 1)
-    produce(kafka43, name, 100, 1)
-    q = query(kafka43, name)
+def test_a_topic_that_was_made_anew_is_noticed(kafka44: DevBroker, topic: MakeTopic, query: MakeQuery) -> None:
+    name = topic(kafka44, 1)
+    produce(kafka44, name, 100, 1)
+    q = query(kafka44, name)
     q.batch()
     q.stop()
-    kafka43.delete_topic(name)
-    kafka43.create_topic(name, 1)
-    produce(kafka43, name, 5, 1)
+    kafka44.delete_topic(name)
+    kafka44.create_topic(name, 1)
+    produce(kafka44, name, 5, 1)
     with pytest.raises(err.OffsetOutOfRangeError, match="made anew"):
-        query(kafka43, name, start=q.start).batch()
-    lenient = query(kafka43, name, start=q.start, failOnDataLoss="false")
+        query(kafka44, name, start=q.start).batch()
+    lenient = query(kafka44, name, start=q.start, failOnDataLoss="false")
     assert [o for _, o in lenient.batch()] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("grouped", [False, True])
 def test_a_topic_made_anew_while_the_query_runs_is_noticed_though_it_has_more_records(
-    kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], grouped: bool
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str], grouped: bool
 ) -> None:
-    name, group = topic(kafka43, 1), unique("group") if grouped else ""
-    produce(kafka43, name, 100, 1)
+    name, group = topic(kafka44, 1), unique("group") if grouped else ""
+    produce(kafka44, name, 100, 1)
     options = {"group__id": group, "kafka__metadata__max__age__ms": "100"}
-    strict = query(kafka43, name, **options)
-    lenient = query(kafka43, name, **{**options, "group__id": group and f"{group}-2", "failOnDataLoss": "false"})
+    strict = query(kafka44, name, **options)
+    lenient = query(kafka44, name, **{**options, "group__id": group and f"{group}-2", "failOnDataLoss": "false"})
     for q in (strict, lenient):
         assert len(q.batch()) == 100
-    kafka43.delete_topic(name)
-    kafka43.create_topic(name, 1)
-    produce(kafka43, name, 300, 1)
+    kafka44.delete_topic(name)
+    kafka44.create_topic(name, 1)
+    produce(kafka44, name, 300, 1)
     with pytest.raises(err.OffsetOutOfRangeError, match="deleted and made anew"):
         until(lambda: strict.batch() and False)
     lenient.rows.clear()
@@ -219,32 +219,32 @@ def test_a_topic_made_anew_while_the_query_runs_is_noticed_though_it_has_more_re
     assert sorted(lenient.rows) == everything(300, 1)
 
 
-def test_unknown_topics_and_patterns(kafka43: DevBroker, query: MakeQuery, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_topics_and_patterns(kafka44: DevBroker, query: MakeQuery, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("managedconsumer.spark.topics._NEW_TOPIC_PATIENCE", 0.2)
     with pytest.raises(err.UnknownTopicOrPartition, match="there is no topic 'nobody-made-this'"):
-        query(kafka43, "nobody-made-this").batch()
+        query(kafka44, "nobody-made-this").batch()
 
 
 def test_a_pattern_follows_topics_as_they_come(
-    kafka43: DevBroker, query: MakeQuery, unique: Callable[[str], str]
+    kafka44: DevBroker, query: MakeQuery, unique: Callable[[str], str]
 ) -> None:
     stem = unique("pattern")
-    kafka43.create_topic(f"{stem}-a", 1)
+    kafka44.create_topic(f"{stem}-a", 1)
     try:
         q = query(
-            kafka43,
+            kafka44,
             "",
             subscribePattern=f"{stem}-.*",
             group__id=unique("group"),
             kafka__metadata__max__age__ms="100",
         )
         q.batch()
-        kafka43.create_topic(f"{stem}-b", 1)
-        produce(kafka43, f"{stem}-b", 3, 1)
+        kafka44.create_topic(f"{stem}-b", 1)
+        produce(kafka44, f"{stem}-b", 3, 1)
         until(lambda: q.batch() is not None and len(q.rows) == 3)
     finally:
         for part in "ab":
-            kafka43.delete_topic(f"{stem}-{part}")
+            kafka44.delete_topic(f"{stem}-{part}")
 
 
 def test_a_query_outlives_its_broker(

@@ -51,16 +51,16 @@ def write_views(broker: DevBroker, topic: str, partitions: int, events: PageView
 
 
 def test_the_schema_and_the_values_are_those_of_sparks_own_source(
-    spark: Any, kafka43: DevBroker, topic: MakeTopic
+    spark: Any, kafka44: DevBroker, topic: MakeTopic
 ) -> None:
-    name = topic(kafka43)
+    name = topic(kafka44)
     records = [
         Record(b"v", b"k", 1_700_000_000_123, [("h", b"1"), ("h", None)]),
         Record(None, None, 1_700_000_000_124),
     ]
-    with Producer(kafka43.bootstrap) as producer:
+    with Producer(kafka44.bootstrap) as producer:
         producer.produce(name, records, partition=0)
-    frame = reader(spark, kafka43, name, includeHeaders="true").load()
+    frame = reader(spark, kafka44, name, includeHeaders="true").load()
     assert frame.schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
         "timestampType:int,headers:array<struct<key:string,value:binary>>>"
@@ -74,13 +74,13 @@ def test_the_schema_and_the_values_are_those_of_sparks_own_source(
     assert (second.key, second.value, second.headers) == (None, None, None)
 
 
-def test_a_batch_read_between_offsets(spark: Any, kafka43: DevBroker, topic: MakeTopic) -> None:
-    name = topic(kafka43, 4)
-    produce(kafka43, name, 4000)
-    assert reader(spark, kafka43, name).load().count() == 4000
+def test_a_batch_read_between_offsets(spark: Any, kafka44: DevBroker, topic: MakeTopic) -> None:
+    name = topic(kafka44, 4)
+    produce(kafka44, name, 4000)
+    assert reader(spark, kafka44, name).load().count() == 4000
     frame = reader(
         spark,
-        kafka43,
+        kafka44,
         name,
         columns="partition,offset",
         minPartitions="6",
@@ -93,26 +93,26 @@ def test_a_batch_read_between_offsets(spark: Any, kafka43: DevBroker, topic: Mak
 
 
 def test_a_users_schema_chooses_columns_and_mistakes_are_named(
-    spark: Any, kafka43: DevBroker, topic: MakeTopic
+    spark: Any, kafka44: DevBroker, topic: MakeTopic
 ) -> None:
-    name = topic(kafka43)
-    produce(kafka43, name, 10, 1)
-    assert reader(spark, kafka43, name).schema("offset BIGINT, key BINARY").load().columns == ["offset", "key"]
+    name = topic(kafka44)
+    produce(kafka44, name, 10, 1)
+    assert reader(spark, kafka44, name).schema("offset BIGINT, key BINARY").load().columns == ["offset", "key"]
     with pytest.raises(Exception, match="the schema's column key string does not exist here"):
-        reader(spark, kafka43, name).schema("key STRING").load().count()
+        reader(spark, kafka44, name).schema("key STRING").load().count()
     with pytest.raises(Exception, match="did you mean maxOffsetsPerTrigger"):
-        reader(spark, kafka43, name, maxOffsetPerTrigger="1").load()
+        reader(spark, kafka44, name, maxOffsetPerTrigger="1").load()
     with pytest.raises(Exception, match=r"kafka\.bootstrap\.servers is missing"):
         spark.read.format("managedkafka").option("subscribe", name).load()
 
 
 def test_a_stream_is_a_member_whose_lag_goes_to_zero(
-    spark: Any, kafka43: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
+    spark: Any, kafka44: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name, group = topic(kafka43, 4), unique("group")
-    produce(kafka43, name, 1000)
+    name, group = topic(kafka44, 4), unique("group")
+    produce(kafka44, name, 1000)
     options = {"group__id": group, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "400"}
-    frame = reader(spark, kafka43, name, stream=True, **options).load()
+    frame = reader(spark, kafka44, name, stream=True, **options).load()
     query = (
         frame.select("partition", "offset")
         .writeStream.format("parquet")
@@ -121,18 +121,18 @@ def test_a_stream_is_a_member_whose_lag_goes_to_zero(
         .start()
     )
     try:
-        until(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 250), 60)
-        members = kafka43.run_tool("kafka-consumer-groups", "--describe", "--members", "--group", group)
+        until(lambda: committed(kafka44, name, group) == dict.fromkeys(range(4), 250), 60)
+        members = kafka44.run_tool("kafka-consumer-groups", "--describe", "--members", "--group", group)
         assert "managedconsumer-spark-" in members
         progress = until(lambda: next((p for p in query.recentProgress if p["numInputRows"]), None))
         assert progress["sources"][0]["latestOffset"] is not None
-        seen = until(lambda: (p := progress_of(query, kafka43.bootstrap)) and all(not e.lag for e in p.values()) and p)
+        seen = until(lambda: (p := progress_of(query, kafka44.bootstrap)) and all(not e.lag for e in p.values()) and p)
         assert {tp.partition: (each.position, each.end) for tp, each in seen.items()} == dict.fromkeys(
             range(4), (250, 250)
         )
         assert all(each.lag_seconds == 0.0 and each.exact for each in seen.values())
-        produce(kafka43, name, 200)
-        until(lambda: committed(kafka43, name, group) == dict.fromkeys(range(4), 300), 60)
+        produce(kafka44, name, 200)
+        until(lambda: committed(kafka44, name, group) == dict.fromkeys(range(4), 300), 60)
     finally:
         query.stop()
     rows = spark.read.parquet(str(tmp_path / "out")).collect()
@@ -140,7 +140,7 @@ def test_a_stream_is_a_member_whose_lag_goes_to_zero(
 
     def left() -> bool:
         arguments = ("--describe", "--members", "--group", group)
-        return "managedconsumer-spark-" not in kafka43.run_tool("kafka-consumer-groups", *arguments)
+        return "managedconsumer-spark-" not in kafka44.run_tool("kafka-consumer-groups", *arguments)
 
     # The session would last for 45 s; but Spark's SIGTERM makes the reader leave.
     until(left, 15)
@@ -148,13 +148,13 @@ def test_a_stream_is_a_member_whose_lag_goes_to_zero(
 
 @needs_available_now
 def test_page_views_are_counted_exactly_through_stops_and_restarts(
-    spark: Any, kafka43: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
+    spark: Any, kafka44: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name = topic(kafka43, 4, {"retention.ms": -1})
+    name = topic(kafka44, 4, {"retention.ms": -1})
     events = PageViews(40_000, users=500)
-    tally = write_views(kafka43, name, 4, events)
+    tally = write_views(kafka44, name, 4, events)
     counts = PageViewCounts(
-        tmp_path, kafka43.bootstrap, name, unique("group"), options={"maxOffsetsPerTrigger": "8000"}
+        tmp_path, kafka44.bootstrap, name, unique("group"), options={"maxOffsetsPerTrigger": "8000"}
     )
     query = counts.start(spark)
     until(lambda: sum(counts.claimed().values()) >= 8000, 90)
@@ -164,7 +164,7 @@ def test_page_views_are_counted_exactly_through_stops_and_restarts(
     assert query.awaitTermination(90)
     assert query.exception() is None
     # Another query on the same directory, without this one's checkpoint, finds nothing left to do.
-    other = PageViewCounts(tmp_path, kafka43.bootstrap, name, counts.group_id, name="other")
+    other = PageViewCounts(tmp_path, kafka44.bootstrap, name, counts.group_id, name="other")
     assert other.start(spark, available_now=True).awaitTermination(90)
     rows = spark.read.parquet(str(counts.write_totals(spark))).collect()
     found = {(row.user.encode(), int(row.start.timestamp() * 1000)): row.views for row in rows}
@@ -186,9 +186,9 @@ def test_workers_are_spoken_to_over_unix_sockets(spark: Any) -> None:
     assert list(Path(spark.conf.get("spark.python.unix.domain.socket.dir")).glob(".*.sock"))
 
 
-def test_two_executors_in_processes_of_their_own(kafka43: DevBroker, topic: MakeTopic, tmp_path: Path) -> None:
-    name = topic(kafka43, 4)
-    produce(kafka43, name, 20_000)
+def test_two_executors_in_processes_of_their_own(kafka44: DevBroker, topic: MakeTopic, tmp_path: Path) -> None:
+    name = topic(kafka44, 4)
+    produce(kafka44, name, 20_000)
     script = (
         "import sys\n"
         "from pyspark.sql import functions as F\n"
@@ -209,7 +209,7 @@ def test_two_executors_in_processes_of_their_own(kafka43: DevBroker, topic: Make
     log = tmp_path / "spark.log"
     here = str(Path(__file__).parents[2])
     done = subprocess.run(
-        [sys.executable, "-c", script, kafka43.bootstrap, name, str(log), str(tmp_path)],
+        [sys.executable, "-c", script, kafka44.bootstrap, name, str(log), str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=280,

@@ -38,10 +38,10 @@ def sql(log: SqlClaims, query: str) -> list[Any]:
 
 
 def test_typed_rows_are_in_the_database_once(
-    spark: Any, kafka43: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
+    spark: Any, kafka44: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    name, group, listener = topic(kafka43, 2), unique("group"), LagListener()
-    write_json(kafka43, name, 100)
+    name, group, listener = topic(kafka44, 2), unique("group"), LagListener()
+    write_json(kafka44, name, 100)
     place = f"sqlite:///{tmp_path}/views.db"
     log = SqlClaims(place)
     with log.transaction() as connection:
@@ -60,7 +60,7 @@ def test_typed_rows_are_in_the_database_once(
         "columns": "topic,partition,offset,value,range,_errors",
         "maxOffsetsPerTrigger": "120",
     }
-    frame = reader(spark, kafka43, name, stream=True, **options).load()
+    frame = reader(spark, kafka44, name, stream=True, **options).load()
     assert frame.select("value.*", "range.*").columns == ["page", "ms", "data", "start", "stop"]
     # The checkpoint of Spark's own source, as it leaves it after one batch.
     checkpoint = tmp_path / "checkpoint"
@@ -94,11 +94,11 @@ class Interrupted(Exception):
 
 
 def test_parquet_in_append_mode_counts_each_row_once_through_fourteen_interruptions(
-    spark: Any, kafka43: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
+    spark: Any, kafka44: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     """Before a batch wrote, when it had written a part, when it had written all; the same batch several times."""
-    name, group, out, claims = topic(kafka43, 2), unique("group"), str(tmp_path / "rows"), str(tmp_path / "claims")
-    with Producer(kafka43.bootstrap) as producer:
+    name, group, out, claims = topic(kafka44, 2), unique("group"), str(tmp_path / "rows"), str(tmp_path / "claims")
+    with Producer(kafka44.bootstrap) as producer:
         for partition in (0, 1):
             producer.produce(name, [Record(b"v", b"k", 1000)] * 900, partition=partition)
     harm = list("pwhwwphwwhpwww")
@@ -114,7 +114,7 @@ def test_parquet_in_append_mode_counts_each_row_once_through_fourteen_interrupti
             raise Interrupted
 
     options = {"group__id": group, "claims": claims, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "600"}
-    frame = reader(spark, kafka43, name, stream=True, columns="partition,offset,range", **options).load()
+    frame = reader(spark, kafka44, name, stream=True, columns="partition,offset,range", **options).load()
     writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "checkpoint"))
     failures = 0
     while True:
@@ -125,7 +125,7 @@ def test_parquet_in_append_mode_counts_each_row_once_through_fourteen_interrupti
             assert "Interrupted" in str(error), error
             failures += 1
     assert failures == 14
-    log = group_claims({"kafka.bootstrap.servers": kafka43.bootstrap, "subscribe": name, "group.id": group}, claims)
+    log = group_claims({"kafka.bootstrap.servers": kafka44.bootstrap, "subscribe": name, "group.id": group}, claims)
     winners = {(data, tp.partition) for data, ranges in log.winners().items() for tp in ranges}
     rows = spark.read.parquet(out).collect()
     counting = [(row.partition, row.offset) for row in rows if (row.data, row.partition) in winners]

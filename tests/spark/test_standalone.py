@@ -84,10 +84,10 @@ def cluster(tmp_path: Path) -> Iterator[str]:
 
 @pytest.mark.timeout(900)
 def test_a_standalone_cluster_gets_the_package_as_an_archive(
-    cluster: str, kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path
+    cluster: str, kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    name = topic(kafka43, 4)
-    produce(kafka43, name, 20_000)
+    name = topic(kafka44, 4)
+    produce(kafka44, name, 20_000)
     package = Path(managedconsumer.__file__).parent
     shipped = tmp_path / "shipped"
     shutil.copytree(package, shipped / "managedconsumer", ignore=shutil.ignore_patterns("__pycache__", "*.c"))
@@ -102,7 +102,7 @@ def test_a_standalone_cluster_gets_the_package_as_an_archive(
         *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.testing.memory=536870912"),
         *("--conf", "spark.ui.enabled=false", "--archives", f"{archive}#shipped"),
         *("--conf", "spark.executorEnv.PYTHONPATH=./shipped"),
-        *(str(app), kafka43.bootstrap, name, str(tmp_path)),
+        *(str(app), kafka44.bootstrap, name, str(tmp_path)),
     ]
     environment = {**os.environ, "PYTHONPATH": str(shipped), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
@@ -115,4 +115,4 @@ def test_a_standalone_cluster_gets_the_package_as_an_archive(
     implementation = shipped_rows[0].split()[-1]
     assert shipped_rows == [f"SHIPPED True {implementation}"] * 2, "both workers read with what was shipped"
     assert "WORKERS 2" in said
-    assert committed(kafka43, name, name) == dict.fromkeys(range(4), 5000)
+    assert committed(kafka44, name, name) == dict.fromkeys(range(4), 5000)

@@ -13,9 +13,9 @@ from tests.testing.sameworld import World
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, unique: Callable[[str], str]) -> Iterator[World]:
-    """A broker (in memory, or the Kafka 4.3 of the whole run), a topic, a group, and the name of a client."""
+    """A broker (in memory, or the Kafka 4.4 of the whole run), a topic, a group, and the name of a client."""
     place, client = request.param
-    broker: Any = MemoryBroker().start() if place == "memory" else request.getfixturevalue("kafka43")
+    broker: Any = MemoryBroker().start() if place == "memory" else request.getfixturevalue("kafka44")
     made = World(broker, client, unique)
     yield made
     made.end()

@@ -1,4 +1,4 @@
-"""The same world twice: a broker in memory or Kafka 4.3, a client's members in a group, and members made by hand."""
+"""The same world twice: a broker in memory or Kafka 4.4, a client's members in a group, and members made by hand."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from managedconsumer.testing.kafka._record_classes import record
 
 @pytest.fixture
 def jars(tmp_path: Path) -> list[Path]:
-    return [tmp_path / "kafka-4.3.0" / "kafka.jar"]
+    return [tmp_path / "kafka-4.4.0" / "kafka.jar"]
 
 
 def test_it_is_used_when_it_is_there_and_nobody_else_can_change_it(jars: list[Path]) -> None:
@@ -42,9 +42,9 @@ def test_a_node_that_records_uses_none(jars: list[Path]) -> None:
 
 @pytest.mark.broker
 def test_java_takes_it() -> None:
-    path = record("4.3.0")
+    path = record("4.4.0")
     if path is None:
         pytest.skip("this Java cannot make one")
-    with DevBroker("4.3.0", jvm_options=("-Xshare:on",)) as broker:  # or Java ends when it cannot map the archive
+    with DevBroker("4.4.0", jvm_options=("-Xshare:on",)) as broker:  # or Java ends when it cannot map the archive
         maps = Path(f"/proc/{broker.pid()}/maps").read_text()
         assert str(path) in maps

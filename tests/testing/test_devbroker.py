@@ -116,7 +116,7 @@ def test_the_log_says_which_kafka_it_is(kafka: DevBroker) -> None:
 
 
 def test_kill_and_start_keep_address_and_data(dev_broker: Callable[..., DevBroker]) -> None:
-    broker = dev_broker("4.3.0")
+    broker = dev_broker("4.4.0")
     bootstrap, first = broker.bootstrap, broker.pid()
     broker.create_topic("kept")
     produce(broker, "kept", 5)
@@ -134,7 +134,7 @@ def test_kill_and_start_keep_address_and_data(dev_broker: Callable[..., DevBroke
 
 
 def test_pause_makes_it_silent_and_resume_brings_it_back(dev_broker: Callable[..., DevBroker]) -> None:
-    broker = dev_broker("4.3.0")
+    broker = dev_broker("4.4.0")
     broker.pause()
     paused_at = time.monotonic()
     with socket.create_connection((HOST, broker.port_of(1)), 1) as connection:  # the kernel still accepts
@@ -151,7 +151,7 @@ def test_pause_makes_it_silent_and_resume_brings_it_back(dev_broker: Callable[..
 
 @pytest.mark.broker
 def test_a_paused_broker_can_be_stopped() -> None:
-    broker = DevBroker("4.3.0").start()
+    broker = DevBroker("4.4.0").start()
     pid = broker.pid()
     assert pid is not None
     broker.pause()
@@ -159,28 +159,28 @@ def test_a_paused_broker_can_be_stopped() -> None:
     assert command_of(pid) is None
 
 
-def test_one_of_three_nodes_restarts_in_sync(kafka43x3: DevBroker, topic: Callable[..., str]) -> None:
-    assert len(kafka43x3.bootstrap.split(",")) == 3
-    name = topic(kafka43x3, partitions=3)
-    produce(kafka43x3, name, 10)
-    bootstrap = kafka43x3.bootstrap
-    kafka43x3.restart(2)
-    kafka43x3.kill(3)
-    kafka43x3.start_node(3)
-    kafka43x3.wait_in_sync()
-    assert kafka43x3.bootstrap == bootstrap
-    shown = kafka43x3.run_tool("kafka-topics", "--describe", "--topic", name)
+def test_one_of_three_nodes_restarts_in_sync(kafka44x3: DevBroker, topic: Callable[..., str]) -> None:
+    assert len(kafka44x3.bootstrap.split(",")) == 3
+    name = topic(kafka44x3, partitions=3)
+    produce(kafka44x3, name, 10)
+    bootstrap = kafka44x3.bootstrap
+    kafka44x3.restart(2)
+    kafka44x3.kill(3)
+    kafka44x3.start_node(3)
+    kafka44x3.wait_in_sync()
+    assert kafka44x3.bootstrap == bootstrap
+    shown = kafka44x3.run_tool("kafka-topics", "--describe", "--topic", name)
     rows = [line for line in shown.splitlines() if "Isr:" in line]
     assert len(rows) == 3
     assert all(len(row.split("Isr:")[1].split()[0].split(",")) == 3 for row in rows)
-    assert consume(kafka43x3, name, 10) == list(range(10))
+    assert consume(kafka44x3, name, 10) == list(range(10))
 
 
-def test_names_of_nodes_that_are_not_there(kafka43: DevBroker) -> None:
+def test_names_of_nodes_that_are_not_there(kafka44: DevBroker) -> None:
     with pytest.raises(DevBrokerError, match="there is no node 7; nodes are 1"):
-        kafka43.kill(7)
+        kafka44.kill(7)
     with pytest.raises(DevBrokerError, match="there is no listener 'SSL'; listeners are PLAINTEXT"):
-        kafka43.bootstrap_for("SSL")
+        kafka44.bootstrap_for("SSL")
 
 
 # -- settings ---------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_names_of_nodes_that_are_not_there(kafka43: DevBroker) -> None:
 
 def test_properties_listeners_and_scram_users(dev_broker: Callable[..., DevBroker]) -> None:
     broker = dev_broker(
-        "4.3.0",
+        "4.4.0",
         properties={
             "auto.create.topics.enable": "false",
             "listener.name.secure.sasl.enabled.mechanisms": "SCRAM-SHA-256",
@@ -281,9 +281,9 @@ def test_without_posix_a_consumer_works_and_a_dev_broker_says_why_it_does_not() 
     assert "Start it under WSL, or use MemoryBroker" in done.stdout, done.stderr
 
 
-def test_a_port_taken_by_another_kafka_is_named(kafka43: DevBroker) -> None:
+def test_a_port_taken_by_another_kafka_is_named(kafka44: DevBroker) -> None:
     with pytest.raises(PortTakenError, match=r"already in use by a Kafka broker. Choose another port, or 0"):
-        DevBroker(port=kafka43.port_of(1)).start()
+        DevBroker(port=kafka44.port_of(1)).start()
 
 
 @pytest.mark.broker
@@ -317,11 +317,11 @@ def test_a_data_directory_that_cannot_be_written_is_named(tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("nothing_is_fetched")
 def test_data_of_a_newer_kafka_or_of_another_size_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "devbroker.json").write_text('{"kafka_version": "4.3.0", "brokers": 1}')
-    with pytest.raises(DataDirError, match=r"holds data of Kafka 4.3.0, which Kafka 3.9.2 cannot read"):
+    (tmp_path / "devbroker.json").write_text('{"kafka_version": "4.4.0", "brokers": 1}')
+    with pytest.raises(DataDirError, match=r"holds data of Kafka 4.4.0, which Kafka 3.9.2 cannot read"):
         DevBroker("3.9.2", data_dir=tmp_path).start()
     with pytest.raises(DataDirError, match=r"holds the data of 1 node\(s\), not 3"):
-        DevBroker("4.3.0", 3, data_dir=tmp_path).start()
+        DevBroker("4.4.0", 3, data_dir=tmp_path).start()
     (tmp_path / "devbroker.json").write_text("rubbish")
     with pytest.raises(DataDirError, match="cannot be read"):
         DevBroker(data_dir=tmp_path).start()
@@ -432,7 +432,7 @@ def test_no_jvm_outlives_its_owner(end: str) -> None:
 
 
 @pytest.mark.broker
-def test_a_forked_child_does_not_stop_its_parents_broker(kafka43: DevBroker) -> None:
+def test_a_forked_child_does_not_stop_its_parents_broker(kafka44: DevBroker) -> None:
     code = (
         "import os, sys\n"
         "from managedconsumer.testing import DevBroker\n"

@@ -33,16 +33,16 @@ def earlier_run(home: Path, *partitions: str) -> None:
     ],
 )
 def test_data_of_an_earlier_run_is_said(said: list[str], partitions: tuple[str, ...], topics: str) -> None:
-    home = _instances.home_of("4.3.0", 1)
+    home = _instances.home_of("4.4.0", 1)
     earlier_run(home, *partitions)
-    _instances.prepare("4.3.0", 1, 0, {}, said.append)
+    _instances.prepare("4.4.0", 1, 0, {}, said.append)
     assert said == [f"Going on with the data of an earlier run, {topics}, in {home}; --fresh removes it."]
 
 
 def test_a_first_run_and_a_fresh_one_say_nothing(said: list[str]) -> None:
-    home = _instances.home_of("4.3.0", 1)
-    _instances.prepare("4.3.0", 1, 0, {}, said.append)
+    home = _instances.home_of("4.4.0", 1)
+    _instances.prepare("4.4.0", 1, 0, {}, said.append)
     earlier_run(home, "orders-0")
-    _instances.prepare("4.3.0", 1, 0, {}, said.append, fresh=True)
+    _instances.prepare("4.4.0", 1, 0, {}, said.append, fresh=True)
     assert said == []
     assert not (home / "node-1").exists()

@@ -238,8 +238,8 @@ def test_two_processes_fetch_once(repository: Repository) -> None:
 
 
 def test_a_release_that_does_not_exist(repository: Repository) -> None:
-    with pytest.raises(UnknownKafkaVersionError, match=r"has no Apache Kafka 4.3.99 \(tested versions: 4.3") as caught:
-        kafka_jars(parse_version("4.3.99"))
+    with pytest.raises(UnknownKafkaVersionError, match=r"has no Apache Kafka 4.4.99 \(tested versions: 4.4") as caught:
+        kafka_jars(parse_version("4.4.99"))
     assert repository.url in str(caught.value), "the repository that was asked is named"
     assert repository.asked == Counter(), "it is told at once: nothing was fetched"
 
@@ -276,7 +276,7 @@ def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("4.3", "'4.3' is not an Apache Kafka version; tested ones are 4.3.0 and 3.9.2"),
+        ("4.3", "'4.3' is not an Apache Kafka version; tested ones are 4.4.0 and 3.9.2"),
         ("newest", "'newest' is not an Apache Kafka version"),
         ("2.8.1", "Apache Kafka 2.8.1 is too old for the dev broker, which runs without ZooKeeper"),
     ],
@@ -288,7 +288,7 @@ def test_versions_that_cannot_be(text: str, message: str) -> None:
 
 
 def test_java_that_each_release_needs() -> None:
-    assert parse_version("4.3.0").java_minimum == 17
+    assert parse_version("4.4.0").java_minimum == 17
     assert parse_version("3.9.2").java_minimum == 11
 
 
@@ -299,6 +299,6 @@ def test_a_bad_version_leaves_no_directory_behind(
 ) -> None:
     monkeypatch.setenv("MANAGEDCONSUMER_STATE", str(tmp_path / "state"))
     for words in (["start"], ["start", "--foreground"]):
-        assert main(["broker", *words, "--port", "0", "--kafka-version", "4.3.99"]) == 1
-        assert "has no Apache Kafka 4.3.99" in capsys.readouterr().err
+        assert main(["broker", *words, "--port", "0", "--kafka-version", "4.4.99"]) == 1
+        assert "has no Apache Kafka 4.4.99" in capsys.readouterr().err
     assert not (tmp_path / "state").exists()

@@ -47,9 +47,9 @@ def test_a_broken_java_is_no_java(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_java")
 def test_without_java_the_message_says_what_to_install() -> None:
     with pytest.raises(JavaNotFoundError) as caught:
-        DevBroker("4.3.0").start()
+        DevBroker("4.4.0").start()
     text = str(caught.value)
-    assert "Apache Kafka 4.3.0 needs Java 17 or newer, and no java was found" in text
+    assert "Apache Kafka 4.4.0 needs Java 17 or newer, and no java was found" in text
     assert "apt install openjdk-17-jre-headless" in text
     assert "JAVA_HOME" in text
 
@@ -58,7 +58,7 @@ def test_without_java_the_message_says_what_to_install() -> None:
 def test_a_java_home_that_holds_none_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaNotFoundError, match="no working java under it"):
-        require_java(17, "Apache Kafka 4.3.0")
+        require_java(17, "Apache Kafka 4.4.0")
 
 
 @pytest.mark.usefixtures("no_java")
@@ -68,7 +68,7 @@ def test_java_that_is_too_old_is_named_with_its_version_and_place(
     java = fake_java(tmp_path, 'openjdk version "11.0.2" 2019-01-15')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaTooOldError) as caught:
-        DevBroker("4.3.0").start()
+        DevBroker("4.4.0").start()
     assert f"needs Java 17 or newer; found only Java 11 ({java}, from JAVA_HOME)" in str(caught.value)
     assert require_java(11, "Apache Kafka 3.9.2") == str(java)
 
@@ -79,4 +79,4 @@ def test_an_old_java_home_does_not_hide_a_new_java_on_the_path(monkeypatch: pyte
     new = fake_java(tmp_path / "new", 'openjdk version "21.0.1" 2023-10-17')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
     monkeypatch.setenv("PATH", str(new.parent))
-    assert require_java(17, "Apache Kafka 4.3.0") == str(new)
+    assert require_java(17, "Apache Kafka 4.4.0") == str(new)

@@ -15,10 +15,15 @@ from managedconsumer.testing import MemoryBroker
 from tests.testing.memorykit import GROUP, TOPIC, consumer_of, numbers, values
 from tests.waiting import until
 
+#: Kafka, and products that are not (``testing/memory/quirks.py`` says what they do otherwise). Some have KIP-848.
+MODERN = [None, pytest.param("confluent-cloud", marks=pytest.mark.slow)]
+CLASSIC = [pytest.param(name, marks=pytest.mark.slow) for name in ("event-hubs", "redpanda", "warpstream")]
+kip_848 = pytest.mark.parametrize("broker", MODERN, indirect=True)
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 4}, brokers=2, heartbeat_interval_ms=20) as made:
+
+@pytest.fixture(params=[*MODERN, *CLASSIC])
+def broker(request: pytest.FixtureRequest) -> Iterator[MemoryBroker]:
+    with MemoryBroker({TOPIC: 4}, brokers=2, heartbeat_interval_ms=20, quirks=request.param) as made:
         made.produce(TOPIC, numbers(8))
         yield made
 
@@ -29,8 +34,16 @@ def client(broker: MemoryBroker) -> Iterator[KafkaClient]:
         yield made
 
 
-@pytest.mark.parametrize(("protocol", "assignor"), [("classic", "range"), ("consumer", "uniform")])
-def test_a_group_is_looked_at(broker: MemoryBroker, client: KafkaClient, protocol: Any, assignor: str) -> None:
+@kip_848
+def test_a_kip_848_group_is_looked_at(broker: MemoryBroker, client: KafkaClient) -> None:
+    _look_at(broker, client, "consumer", "uniform")
+
+
+def test_a_group_is_looked_at(broker: MemoryBroker, client: KafkaClient) -> None:
+    _look_at(broker, client, "classic", "range")
+
+
+def _look_at(broker: MemoryBroker, client: KafkaClient, protocol: Any, assignor: str) -> None:
     with consumer_of(broker, group_protocol=protocol) as consumer:
         values(consumer, 6)
         consumer.commit_offsets()
@@ -111,6 +124,7 @@ def test_confluents_administration(broker: MemoryBroker) -> None:
 
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 @pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
+@kip_848
 def test_two_modern_members_share_and_one_takes_over(broker: MemoryBroker, assignor: Any, greenlets: bool) -> None:
     options = {"group_protocol": "consumer", "use_greenlets": greenlets, "membership_protocol": assignor}
     both = [consumer_of(broker, **options) for _ in range(2)]
@@ -142,6 +156,7 @@ def test_two_modern_members_share_and_one_takes_over(broker: MemoryBroker, assig
     assert broker.members(GROUP) == []
 
 
+@kip_848
 def test_a_modern_member_is_evicted_and_the_coordinator_moves_and_fails_over(broker: MemoryBroker) -> None:
     with consumer_of(broker, group_protocol="consumer") as consumer:
         values(consumer, 8)
@@ -165,6 +180,7 @@ def test_a_modern_member_is_evicted_and_the_coordinator_moves_and_fails_over(bro
         assert sum(broker.committed(GROUP).values()) == 17
 
 
+@kip_848
 def test_topics_by_a_pattern_the_broker_matches(broker: MemoryBroker) -> None:
     from managedconsumer import ManagedBalancedConsumer
 
@@ -182,6 +198,7 @@ def test_topics_by_a_pattern_the_broker_matches(broker: MemoryBroker) -> None:
         assert values(consumer, 1) == [b"new"]
 
 
+@kip_848
 def test_a_group_that_is_idle_changes_its_protocol_and_keeps_its_offsets(broker: MemoryBroker) -> None:
     kinds: list[Any] = ["classic", "consumer", "classic"]
     for number, protocol in enumerate(kinds):
@@ -191,6 +208,7 @@ def test_a_group_that_is_idle_changes_its_protocol_and_keeps_its_offsets(broker:
         assert sum(broker.committed(GROUP).values()) == 2 * (number + 1)
 
 
+@kip_848
 def test_a_modern_member_of_confluent(broker: MemoryBroker) -> None:
     import confluent_kafka
 

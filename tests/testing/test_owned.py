@@ -115,7 +115,7 @@ def test_only_our_own_group_may_write(tmp_path: Path) -> None:
 def test_the_cache_of_jars(make: Make, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANAGEDCONSUMER_CACHE", str(make(tmp_path / "cache")))
     with pytest.raises(DataDirError, match=f"cache directory .* is not safe to use.*{said}.*MANAGEDCONSUMER_CACHE"):
-        kafka_jars(parse_version("4.3.0"))
+        kafka_jars(parse_version("4.4.0"))
 
 
 @as_root
@@ -154,11 +154,11 @@ def test_a_status_file_that_others_can_write_stops_no_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("MANAGEDCONSUMER_STATE", str(tmp_path / "state"))
-    home = make(tmp_path / "state" / "kafka-4.3.0-1")
+    home = make(tmp_path / "state" / "kafka-4.4.0-1")
     with subprocess.Popen(["/bin/sh", "-c", "sleep 60", str(home)]) as ours:
         try:
             node = {"node_id": 1, "pid": ours.pid, "port": 1, "log": ""}
-            status = {"kafka_version": "4.3.0", "brokers": 1, "bootstrap": "", "home": str(home), "started_at": 0.0}
+            status = {"kafka_version": "4.4.0", "brokers": 1, "bootstrap": "", "home": str(home), "started_at": 0.0}
             (home / "status.json").write_text(json.dumps({**status, "nodes": [node]}))
             assert main(["broker", action]) == 1
             assert ours.poll() is None
@@ -197,6 +197,6 @@ def test_the_demo_runs_no_script_of_others(
 
 
 def test_an_instance_in_our_own_directory_is_read(tmp_path: Path) -> None:
-    found = _instances.Instance("4.3.0", 1, "127.0.0.1:9", str(own_directory(tmp_path / "home")), 0.0)
+    found = _instances.Instance("4.4.0", 1, "127.0.0.1:9", str(own_directory(tmp_path / "home")), 0.0)
     found.save()
     assert _instances.load(Path(found.home)) == found

@@ -56,7 +56,7 @@ def test_another_client_reads_what_was_written(kafka: DevBroker, topic: Callable
     assert sorted(found) == sorted(records)
 
 
-def test_a_topic_that_is_not_there_is_named(kafka43: DevBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_not_there_is_named(kafka44: DevBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("managedconsumer.testing.kafka.producer._TRIES", 1)
-    with Producer(kafka43.bootstrap) as producer, pytest.raises(err.UnknownTopicOrPartition, match="nobody-made"):
+    with Producer(kafka44.bootstrap) as producer, pytest.raises(err.UnknownTopicOrPartition, match="nobody-made"):
         producer.produce("nobody-made-this", [Record(b"v")])

@@ -1,4 +1,4 @@
-"""What a coordinator of classic groups answers, by number: the same on the broker in memory and on Kafka 4.3.
+"""What a coordinator of classic groups answers, by number: the same on the broker in memory and on Kafka 4.4.
 
 Every group has a client's member in it, and goes on afterwards.
 """

@@ -1,4 +1,4 @@
-"""What a group's members read, and what a broker says of its logs: the same in memory and on Kafka 4.3."""
+"""What a group's members read, and what a broker says of its logs: the same in memory and on Kafka 4.4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members come, go, and share: the same on the broker in memory and on Kafka 4.3."""
+"""Members come, go, and share: the same on the broker in memory and on Kafka 4.4."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KIP-848 groups: the same on the broker in memory and on Kafka 4.3, for the clients that speak it."""
+"""KIP-848 groups: the same on the broker in memory and on Kafka 4.4, for the clients that speak it."""
 
 from __future__ import annotations
 

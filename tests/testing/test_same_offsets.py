@@ -1,4 +1,4 @@
-"""What groups commit, fetch and delete: the same on the broker in memory and on Kafka 4.3."""
+"""What groups commit, fetch and delete: the same on the broker in memory and on Kafka 4.4."""
 
 from __future__ import annotations
 

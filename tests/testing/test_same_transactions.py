@@ -1,4 +1,4 @@
-"""The requests of transactional producers: the same codes on the broker in memory and on Kafka 4.3."""
+"""The requests of transactional producers: the same codes on the broker in memory and on Kafka 4.4."""
 
 from __future__ import annotations
 

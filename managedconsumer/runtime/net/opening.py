@@ -25,6 +25,8 @@ MAX_EARLY_FRAME_BYTES: Final = 1 << 20
 # each (42 bytes in version 12), several times what a cluster can have.
 MAX_ORDINARY_FRAME_BYTES: Final = 16 << 20
 _PROBE_S: Final = 0.5
+# Azure Event Hubs hangs up on version 4 (dpkp/kafka-python#2602). What came with it is nothing that we read.
+_ASKED_VERSION: Final = 3
 # The client versions that a broker accepts (KIP-511).
 _SOFTWARE_VERSION: Final = re.sub(r"[^A-Za-z0-9.-]", "-", __version__).strip(".-")
 
@@ -34,13 +36,13 @@ def ask_versions(
     understand: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]],
     address: str,
 ) -> dict[int, tuple[int, int]]:
-    """Request a broker's versions in the newest version that we know, then in the oldest (KIP-511).
+    """Request a broker's versions in version 3, then in the oldest (KIP-511).
 
     ``ask`` sends ApiVersions in a version and returns the body of the response, ``understand`` decodes one.
     """
     api = schemas.API_VERSIONS
     body = {"client_software_name": "managedconsumer", "client_software_version": _SOFTWARE_VERSION}
-    for version in (api.max_version, 0):
+    for version in (_ASKED_VERSION, 0):
         frame = ask(version, body if version else {})
         # A server that is not Kafka may not even use the fallback's form: check the error code first.
         if version and bytes(frame[:2]) == errors.UnsupportedVersion.ERROR_CODE.to_bytes(2, "big"):

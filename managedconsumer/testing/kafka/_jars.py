@@ -27,7 +27,7 @@ from managedconsumer.testing.kafka._errors import DataDirError, DownloadError, U
 from managedconsumer.testing.kafka._java import require_java
 from managedconsumer.testing.kafka._owned import NotOurs, check_owned, own_directory
 
-TESTED_VERSIONS = ("4.3.0", "3.9.2")
+TESTED_VERSIONS = ("4.4.0", "3.9.2")
 DEFAULT_VERSION = TESTED_VERSIONS[0]
 _OLDEST = (3, 5, 0)  # the first whose combined KRaft mode and storage tool behave as the dev broker expects
 _SCALA = "2.13"

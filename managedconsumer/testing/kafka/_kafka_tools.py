@@ -13,7 +13,7 @@ from managedconsumer.testing.kafka._errors import BrokerStartError, DevBrokerErr
 TOOLS = {
     "kafka-acls": "org.apache.kafka.tools.AclCommand",
     "kafka-broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
-    "kafka-configs": "kafka.admin.ConfigCommand",
+    "kafka-configs": "org.apache.kafka.tools.ConfigCommand",
     "kafka-console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "kafka-consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
     "kafka-delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
@@ -29,7 +29,9 @@ TOOLS = {
     "kafka-transactions": "org.apache.kafka.tools.TransactionsCommand",
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
-_TOOLS_3 = {
+#: Where they were before (up to which release).
+_OLDER = {(4, 3): {"kafka-configs": "kafka.admin.ConfigCommand"}}
+_OLDER[3, 9] = _OLDER[4, 3] | {
     "kafka-acls": "kafka.admin.AclCommand",
     "kafka-broker-api-versions": "kafka.admin.BrokerApiVersionsCommand",
     "kafka-console-producer": "kafka.tools.ConsoleProducer",
@@ -38,11 +40,12 @@ _TOOLS_3 = {
 _SMALL = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-XX:-UsePerfData", "-Djava.awt.headless=true"]
 
 
-def tool_class(name: str, kafka_major: int) -> str:
-    """The class behind a tool's usual name; a class name with dots is taken as it is."""
+def tool_class(name: str, kafka: tuple[int, int]) -> str:
+    """The class behind a tool's usual name in the release ``kafka``; a class name with dots is taken as it is."""
     if "." in name:
         return name
-    found = (_TOOLS_3.get(name) if kafka_major < 4 else None) or TOOLS.get(name)
+    older = next((_OLDER[last] for last in sorted(_OLDER) if kafka <= last), {})
+    found = older.get(name) or TOOLS.get(name)
     if found is None:
         raise DevBrokerError(f"unknown Kafka tool {name!r}; known are {', '.join(sorted(TOOLS))}, or give a class name")
     return found

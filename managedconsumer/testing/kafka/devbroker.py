@@ -37,7 +37,7 @@ class DevBroker:
     All methods may be called from any thread; they wait for one another.  Errors are subclasses of
     :class:`DevBrokerError`, and their texts say what to do.
 
-    :param kafka_version: ``"4.3.0"`` and ``"3.9.2"`` are tested; other releases from 3.5 on are tried.
+    :param kafka_version: ``"4.4.0"`` and ``"3.9.2"`` are tested; other releases from 3.5 on are tried.
     :param brokers: 1 or 3.
     :param port: where clients connect; the further nodes take the next ports.  0: any free ports.
     :param data_dir: where data and logs are kept; it may hold the data of an earlier run.  None: a temporary
@@ -110,7 +110,7 @@ class DevBroker:
 
     @property
     def kafka_version(self) -> str:
-        """Such as ``"4.3.0"``."""
+        """Such as ``"4.4.0"``."""
         return self._settings.version.text
 
     @property
@@ -332,7 +332,7 @@ class DevBroker:
 
         Returns what it printed; ``text`` is its standard input.  Raises :class:`DevBrokerError` when it fails.
         """
-        command = _kafka_tools.tool_class(name, self._settings.version.numbers[0])
+        command = _kafka_tools.tool_class(name, self._settings.version.numbers[:2])
         given = [] if "--bootstrap-server" in arguments else ["--bootstrap-server", self.bootstrap]
         done = _kafka_tools.run_class(self._java, self._jars, command, [*given, *arguments], text, timeout)
         if done.returncode != 0:

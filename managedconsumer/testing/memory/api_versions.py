@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Iterable, Mapping
+
+Ranges = Mapping[int, tuple[int, int]]
+
 API_VERSIONS_KEY, HANDSHAKE_KEY, AUTHENTICATE_KEY, MODERN_HEARTBEAT_KEY = 18, 17, 36, 68
 #: First and last version, by the request's key.
 VERSIONS: dict[int, tuple[int, int]] = {
@@ -38,10 +42,7 @@ VERSIONS: dict[int, tuple[int, int]] = {
 }
 
 
-def api_keys(without: tuple[int, ...] = ()) -> list[dict[str, int]]:
-    """Return the list for ApiVersions."""
-    return [
-        {"api_key": key, "min_version": low, "max_version": high}
-        for key, (low, high) in VERSIONS.items()
-        if key not in without
-    ]
+def api_keys(ranges: Ranges, unheard_of: Iterable[int] = ()) -> list[dict[str, int]]:
+    """Return the list for ApiVersions; ``unheard_of``: further keys."""
+    listed = {**ranges, **dict.fromkeys(unheard_of, (0, 0))}
+    return [{"api_key": key, "min_version": low, "max_version": high} for key, (low, high) in listed.items()]

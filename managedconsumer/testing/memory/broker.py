@@ -28,6 +28,7 @@ from managedconsumer.testing.memory.logins import Login
 from managedconsumer.testing.memory.logs import Log
 from managedconsumer.testing.memory.member import Request
 from managedconsumer.testing.memory.nodes import Nodes
+from managedconsumer.testing.memory.quirks import NO_KIP_848, PROFILES, Quirks
 from managedconsumer.testing.memory.request_handlers import RequestHandlers
 from managedconsumer.testing.memory.server import Answer, Peer, Server
 from managedconsumer.testing.memory.transactions import Transaction
@@ -45,12 +46,13 @@ class MemoryBroker:
 
     ``brokers``: how many nodes; with a ``port`` they have that one and those behind it. ``rebalance_delay_ms`` is
     Kafka's ``group.initial.rebalance.delay.ms`` (there 3,000 ms): how long the first member of an empty classic group
-    waits for others; in a KIP-848 group it is ``group.consumer.assignment.interval.ms`` (in Kafka 4.3 1,000 ms), the
+    waits for others; in a KIP-848 group it is ``group.consumer.assignment.interval.ms`` (in Kafka 4.4 1,000 ms), the
     shortest time between two assignments. ``heartbeat_interval_ms`` is how often a KIP-848 member has to call (there
     5,000 ms).
     ``group_protocols=("classic",)`` is a broker without KIP-848. ``users``: passwords by name, for SASL PLAIN and
     SCRAM (OAUTHBEARER takes their unsigned tokens); without them no client has to log in. ``ssl_context``: a server's;
-    with it the broker speaks TLS.
+    with it the broker speaks TLS. ``quirks``: the name of a product that is not Kafka, and does otherwise what
+    ``managedconsumer.testing.memory.quirks`` lists: "event-hubs", "redpanda", "warpstream" or "confluent-cloud".
     """
 
     def __init__(
@@ -64,13 +66,19 @@ class MemoryBroker:
         heartbeat_interval_ms: int = 100,
         users: Mapping[str, str] | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        quirks: str | None = None,
     ) -> None:
-        """Raises ConfigurationError for a topic without partitions, no brokers, or an unknown group protocol."""
+        """Raises ConfigurationError for a topic without partitions, no brokers, or an unknown protocol or product."""
         if brokers < 1:
             raise ConfigurationError(f"brokers: {brokers!r} is below 1")
         if not set(group_protocols) <= set(_PROTOCOLS) or "classic" not in group_protocols:
             raise ConfigurationError(f"group_protocols: {group_protocols!r} is neither {_PROTOCOLS!r} nor ('classic',)")
-        self._nodes = Nodes(brokers)
+        if quirks not in (None, *PROFILES):
+            raise ConfigurationError(f"quirks: {quirks!r} is none of {', '.join(PROFILES)}")
+        self._quirks = Quirks() if quirks is None else PROFILES[quirks]
+        if "consumer" not in group_protocols:
+            self._quirks = self._quirks._replace(without=(*self._quirks.without, *NO_KIP_848))
+        self._nodes = Nodes(brokers, stateless=self._quirks.stateless)
         self._ports = {node: port + node - 1 if port else 0 for node in self._nodes.numbers}
         self._users, self._tls = dict(users or {}), ssl_context
         self._handlers = RequestHandlers(
@@ -80,7 +88,7 @@ class MemoryBroker:
             self._after,
             delay=rebalance_delay_ms / 1000.0,
             interval=heartbeat_interval_ms / 1000.0,
-            modern="consumer" in group_protocols,
+            quirks=self._quirks,
             written=self._wake,
         )
         self._topics = self._handlers.topics
@@ -97,7 +105,8 @@ class MemoryBroker:
         """Listen. Raises OSError when ``port`` is taken, IllegalStateError when it runs already."""
         if self._server is not None:
             raise IllegalStateError("the broker is running already")
-        self._server = Server(self._receive, {node: self._ports[node] for node in self._nodes.up}, self._tls)
+        ports = {node: self._ports[node] for node in self._nodes.up}
+        self._server = Server(self._receive, ports, self._quirks, self._tls)
         self._ports.update(self._server.ports)
         self._server.call(self._handlers.reload)
         return self
@@ -131,7 +140,7 @@ class MemoryBroker:
         return self._ports[1]
 
     def _addresses(self) -> list[dict[str, Any]]:
-        ports = {**self._ports, 1: self._port}
+        ports = dict.fromkeys(self._ports, self._port) if self._quirks.one_address else {**self._ports, 1: self._port}
         return [{"node_id": node, "host": "127.0.0.1", "port": ports[node]} for node in self._nodes.up]
 
     def _do(self, work: Callable[[], Any]) -> Any:

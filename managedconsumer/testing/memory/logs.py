@@ -22,10 +22,10 @@ _DEFAULT_PARTITIONS = -1
 
 
 class Topics:
-    """All topics."""
+    """All topics. ``odd_aborted``: see :class:`~managedconsumer.testing.memory.quirks.Quirks`."""
 
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
+    def __init__(self, nodes: Nodes, *, odd_aborted: bool = False) -> None:
+        self._nodes, self._odd = nodes, odd_aborted
         self.logs: dict[str, list[Log]] = {}
         self._ids: dict[str, bytes] = {}
 
@@ -77,8 +77,8 @@ class Topics:
 
     # -- responses about topics -----------------------------------------------------------------------
 
-    def metadata(self, body: Body, brokers: list[dict[str, Any]]) -> dict[str, Any]:
-        """Metadata."""
+    def metadata(self, body: Body, brokers: list[dict[str, Any]], asked: int) -> dict[str, Any]:
+        """Metadata, of the node ``asked``."""
         names: list[str | None] = list(self.logs)
         if body["topics"] is not None:
             names = [
@@ -89,10 +89,10 @@ class Topics:
             "brokers": brokers,
             "cluster_id": "in-memory",
             "controller_id": brokers[0]["node_id"] if brokers else -1,
-            "topics": [self._about(name) for name in names],
+            "topics": [self._about(name, asked) for name in names],
         }
 
-    def _about(self, name: str | None) -> dict[str, Any]:
+    def _about(self, name: str | None, asked: int) -> dict[str, Any]:
         if name is None:
             return {"error_code": codes.UNKNOWN_TOPIC_ID, "name": None, "topic_id": bytes(16), "partitions": []}
         replicas, up = self._nodes.numbers, self._nodes.up
@@ -100,7 +100,7 @@ class Topics:
             {
                 "partition_index": number,
                 "error_code": 0 if log.leader in up else codes.LEADER_NOT_AVAILABLE,
-                "leader_id": log.leader if log.leader in up else -1,
+                "leader_id": self._nodes.told(log.leader, asked) if log.leader in up else -1,
                 "leader_epoch": log.epoch,
                 "replica_nodes": replicas,
                 "isr_nodes": up,
@@ -128,7 +128,7 @@ class Topics:
         log = self.log(topic, partition)
         if log is None:
             return None, UNKNOWN_TOPIC
-        if log.leader != node:
+        if node != self._nodes.told(log.leader, node):
             return None, codes.NOT_LEADER_OR_FOLLOWER
         if epoch >= 0 and epoch != log.epoch:
             return None, FENCED_EPOCH if epoch < log.epoch else UNKNOWN_EPOCH
@@ -200,6 +200,9 @@ class Topics:
             for part in topic["partitions"]:
                 log, code = self._led(node, topic["topic"], part["partition"], part["current_leader_epoch"])
                 answer = _read(log, code, part, body["max_bytes"] - size, first=not size, committed=committed)
+                if log is not None and (committed or self._odd):
+                    aborted = log.aborted(part["fetch_offset"])[:: -1 if self._odd else 1]
+                    answer["aborted_transactions"] = [{"producer_id": each, "first_offset": at} for each, at in aborted]
                 size += len(answer["records"]) + bool(answer["error_code"])
                 parts.append(answer)
                 if not topic["topic"]:
@@ -226,5 +229,4 @@ def _read(log: Log | None, code: int, part: Body, left: int, *, first: bool, com
         return {**answer, "high_watermark": -1}
     ends = {"high_watermark": log.end, "last_stable_offset": log.stable, "log_start_offset": log.start}
     records = log.read(offset, min(left, part["partition_max_bytes"]), first=first, committed=committed)
-    aborted = [{"producer_id": producer, "first_offset": at} for producer, at in log.aborted(offset)]
-    return {**answer, **ends, "records": records, "aborted_transactions": aborted if committed else None}
+    return {**answer, **ends, "records": records, "aborted_transactions": None}

@@ -6,9 +6,13 @@ import zlib
 
 
 class Nodes:
-    """Nodes 1 to ``count``, all up. ``down``: those that do not listen. ``coordinators``: the nodes of groups."""
+    """Nodes 1 to ``count``, all up. ``down``: those that do not listen. ``coordinators``: the nodes of groups.
 
-    def __init__(self, count: int) -> None:
+    ``stateless``: each node answers what another one should.
+    """
+
+    def __init__(self, count: int, *, stateless: bool = False) -> None:
+        self.stateless = stateless
         self.numbers = list(range(1, count + 1))
         self.down: set[int] = set()
         self.coordinators: dict[str, int] = {}
@@ -29,6 +33,10 @@ class Nodes:
         if node is None or node in self.down:
             node = self.coordinators[key] = self.of_number(zlib.crc32(key.encode()))
         return node
+
+    def told(self, node: int, asked: int) -> int:
+        """Return the node that ``asked`` names where it is ``node``'s turn."""
+        return asked if self.stateless else node
 
     def other(self, node: int) -> int | None:
         """Return the next node behind ``node`` that is up; None if no other node is."""

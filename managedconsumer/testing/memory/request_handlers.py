@@ -6,7 +6,7 @@ from typing import Any, Callable, Mapping
 
 from managedconsumer import codes
 from managedconsumer.testing.memory import lookups
-from managedconsumer.testing.memory.api_versions import MODERN_HEARTBEAT_KEY, api_keys
+from managedconsumer.testing.memory.api_versions import api_keys
 from managedconsumer.testing.memory.consumer_group import ModernGroup
 from managedconsumer.testing.memory.faults import Fault
 from managedconsumer.testing.memory.group import Timer
@@ -14,6 +14,7 @@ from managedconsumer.testing.memory.groups import Groups
 from managedconsumer.testing.memory.logs import Topics
 from managedconsumer.testing.memory.member import Request
 from managedconsumer.testing.memory.nodes import Nodes
+from managedconsumer.testing.memory.quirks import Quirks
 from managedconsumer.testing.memory.refusals import refusal
 from managedconsumer.testing.memory.transactions import Coordinator
 from managedconsumer.wire.protocol import schemas
@@ -42,8 +43,8 @@ _OF_A_TRANSACTION = frozenset(
 class RequestHandlers:
     """The state of all nodes: each request says which node has received it. Pure.
 
-    ``addresses``: the nodes that are up, as Metadata lists them. ``modern``: whether KIP-848 is offered. ``written`` is
-    called when a transaction's markers are in the logs.
+    ``addresses``: the nodes that are up, as Metadata lists them. ``written`` is called when a transaction's markers are
+    in the logs.
     """
 
     def __init__(
@@ -55,18 +56,18 @@ class RequestHandlers:
         *,
         delay: float,
         interval: float,
-        modern: bool,
+        quirks: Quirks,
         written: Callable[[], None] = lambda: None,
     ) -> None:
         self.nodes, self._addresses = nodes, addresses
-        self.topics = topics = Topics(nodes)
+        self.topics = topics = Topics(nodes, odd_aborted=quirks.odd_aborted)
         self.groups = groups = Groups(topics, now, after, delay, interval)
         self.transactions = Coordinator(topics, groups, now, after, written)
         self._faults: list[Fault] = []
-        self._without = () if modern else (MODERN_HEARTBEAT_KEY, _S.CONSUMER_GROUP_DESCRIBE.key)
+        listed = api_keys(quirks.ranges(), quirks.unheard_of)
         self._answers: Mapping[int, Callable[[Request], Body]] = {
-            _S.API_VERSIONS.key: lambda _request: {"error_code": 0, "api_keys": api_keys(self._without)},
-            _S.METADATA.key: lambda request: topics.metadata(request.body, addresses()),
+            _S.API_VERSIONS.key: lambda _request: {"error_code": 0, "api_keys": listed},
+            _S.METADATA.key: lambda request: topics.metadata(request.body, addresses(), request.node),
             _S.DESCRIBE_CLUSTER.key: self._describe_cluster,
             _S.FIND_COORDINATOR.key: self._find,
             _S.CREATE_TOPICS.key: topics.create_topics,
@@ -123,7 +124,7 @@ class RequestHandlers:
         elif key in _OF_A_TRANSACTION:
             name = body.get("transactional_id") or body.get("v3_and_below_transactional_id")
             keys = [] if name is None else [_TRANSACTION_KEY + name]
-        if all(self.nodes.coordinator(each) == request.node for each in keys):
+        if all(self._coordinator(each, request) == request.node for each in keys):
             return None
         return refusal(request.api, request.version, body, codes.NOT_COORDINATOR)
 
@@ -151,7 +152,7 @@ class RequestHandlers:
         return {"responses": responses}
 
     def _list_groups(self, request: Request) -> Body:
-        mine = [name for name in self.groups.known if self.nodes.coordinator(name) == request.node]
+        mine = [name for name in self.groups.known if self._coordinator(name, request) == request.node]
         return lookups.list_groups(self.groups, mine, request.body)
 
     def _find(self, request: Request) -> Body:
@@ -161,9 +162,12 @@ class RequestHandlers:
             return refusal(_S.FIND_COORDINATOR, version, body, codes.INVALID_REQUEST)
         prefix = _TRANSACTION_KEY if body["key_type"] == _TRANSACTION else ""
         if version < _BATCHED_FIND:
-            return {"error_code": 0, **addresses[self.nodes.coordinator(prefix + body["key"])]}
-        found = [{"key": key, **addresses[self.nodes.coordinator(prefix + key)]} for key in body["coordinator_keys"]]
-        return {"coordinators": found}
+            return {"error_code": 0, **addresses[self._coordinator(prefix + body["key"], request)]}
+        keys = body["coordinator_keys"]
+        return {"coordinators": [{"key": key, **addresses[self._coordinator(prefix + key, request)]} for key in keys]}
+
+    def _coordinator(self, key: str, request: Request) -> int:
+        return self.nodes.told(self.nodes.coordinator(key), request.node)
 
     # -- when nodes come and go -----------------------------------------------------------------------
 

@@ -17,12 +17,14 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Iterable, Mapping
 
 from managedconsumer import codes
 from managedconsumer.errors import KafkaException
-from managedconsumer.testing.memory.api_versions import API_VERSIONS_KEY, VERSIONS, api_keys
+from managedconsumer.testing.memory.api_versions import API_VERSIONS_KEY, api_keys
+from managedconsumer.testing.memory.quirks import Quirks
 from managedconsumer.wire.protocol import framing
+from managedconsumer.wire.protocol.table import Field
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +59,11 @@ class Server:
     ``ports``: by node; 0 is a free one. ``tls``: a server's context; without it the connections are plain.
     """
 
-    def __init__(self, handle: Handle, ports: Mapping[int, int], tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, handle: Handle, ports: Mapping[int, int], quirks: Quirks, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._handle, self._tls = handle, tls
+        self._quirks, self._ranges = quirks, quirks.ranges()
         self._selector = selectors.DefaultSelector()
         self._listeners: dict[int, socket.socket] = {}
         self._peers: set[Peer] = set()
@@ -222,7 +227,7 @@ class Server:
         while peer.waiting and not peer.busy and peer.open:
             peer.busy = True
             header, body = framing.parse_request_header(peer.waiting.popleft())
-            low, high = VERSIONS.get(header.api.key, (1, 0))
+            low, high = self._ranges.get(header.api.key, (1, 0))
             if not low <= header.version <= high:
                 self._refuse(peer, header)
                 return
@@ -231,17 +236,18 @@ class Server:
 
     def _refuse(self, peer: Peer, header: framing.RequestHeader) -> None:
         """Answer a newer ApiVersions in version 0 (KIP-511); other requests end the connection."""
-        if header.api.key != API_VERSIONS_KEY:
+        if header.api.key != API_VERSIONS_KEY or self._quirks.hangs_up:
             self.close(peer)
             return
-        refused = {"error_code": codes.UNSUPPORTED_VERSION, "api_keys": api_keys()}
+        refused = {"error_code": codes.UNSUPPORTED_VERSION, "api_keys": api_keys(self._ranges)}
         self._answer(peer, header._replace(version=0), refused)
 
     def _answer(self, peer: Peer, header: framing.RequestHeader, answer: dict[str, Any] | None) -> None:
         if not peer.open:
             return
         if answer is not None:
-            body = header.api.encode_response(header.version, answer)
+            told = _with(self._quirks.told, header.api.fields("response"), answer)
+            body = header.api.encode_response(header.version, told)
             peer.out += framing.encode_response_frame(header.api, header.version, header.correlation_id, body)
         peer.busy = False
         try:
@@ -270,3 +276,15 @@ class Server:
             self._peers.discard(peer)
             self._selector.unregister(peer.sock)
             peer.sock.close()
+
+
+def _with(told: Mapping[str, int], fields: Iterable[Field], answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the fields of a quirk into an answer, wherever a response has them."""
+    made = dict(answer)
+    for field in fields:
+        inner = made.get(field.name)
+        if field.name in told:
+            made[field.name] = told[field.name]
+        elif field.array and field.kind == "struct" and inner:
+            made[field.name] = [_with(told, field.fields, each) for each in inner]
+    return made
