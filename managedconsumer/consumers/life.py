@@ -140,14 +140,14 @@ class GroupLife:
         busy = engine.delivery.tasks_waiting or engine.life.no_more or not engine.life.running
         if self._idle_since is None or busy or engine.life.stop_wanted:
             return False
-        if engine.subscription.assignment:  # which is being taken over
-            return True
+        due = False
         try:
-            (group,) = self.member.describe_group(modern=True)["groups"]
+            if not engine.subscription.assignment:
+                (group,) = self.member.describe_group(modern=True)["groups"]
+                due = not group["error_code"] and assignment_is_due(group, self.member.generation.member_id)
         except err.KafkaException as problem:  # not allowed, or no coordinator now: start() only returns earlier
             log.debug("group %s: ConsumerGroupDescribe failed: %s", engine.group_id, problem, extra=engine.log_fields())
-            return False
-        return not group["error_code"] and assignment_is_due(group, self.member.generation.member_id)
+        return due or bool(engine.subscription.assignment)  # which may have come meanwhile, and is being taken over
 
     def _tell_why_idle(self, since: float) -> None:
         """Log once why this member may have had no partition yet."""
