@@ -91,10 +91,8 @@ def test_an_idle_connection_that_has_died_is_not_joined_over(
     first = member()
     broker.choose = lambda wire, name: name == "JoinGroup" and wire is joined_over
     joined_over = next(wire for wire in broker.wires if "JoinGroup" in wire.carried)
-    began = time.monotonic()
     second = member()
     until(lambda: [(c.consume(block=False) and None) or len(c.partitions) for c in (first, second)] == [1, 1])
-    assert time.monotonic() - began < SESSION / 1000.0
     assert not joined_over.silent
 
 

@@ -61,11 +61,12 @@ class PlainStore:
         return found
 
     def claim(self, group: str, tps: Iterable[TopicPartition], generation: int, member: str) -> None:
-        mistake, rows, token = self.world.mistake, self.world.rows, object()
+        mistake, token = self.world.mistake, object()
         keys = [self.key(group, tp) for tp in tps]
         if mistake == "a claim takes all partitions":
-            keys += [key for key in rows if key[0] == group and key not in keys]
+            keys += [key for key in self.world.rows if key[0] == group and key not in keys]
         with threading.RLock() if mistake == "a claim looks and sets in two steps" else self.world.lock:
+            rows = self.world.rows
             for key in keys:
                 _, old, owner, _ = rows.get(key, (0, -1, member, None))
                 late = old > generation and mistake != "a claim of an older generation counts"
@@ -100,7 +101,7 @@ class PlainStore:
 
     @contextmanager
     def transaction(self, messages: Any, *, group: str) -> Iterator[list[bytes]]:
-        mistake, rows, written = self.world.mistake, self.world.rows, []
+        mistake, written = self.world.mistake, list[bytes]()
         spans = spans_of(messages)
         keys = {self.key(group, tp): span.next for tp, span in spans.items()}
         if mistake in ("the fence is looked at before the transaction", ""):
@@ -125,9 +126,11 @@ class PlainStore:
                 for commit, what in reversed(both):
                     commit(what)
             elif mistake == "the last offset is stored":
-                self.world.values, self.world.rows = self.world.values + written, rows | self.moved(keys, -1)
+                moved = self.world.rows | self.moved(keys, -1)
+                self.world.values, self.world.rows = self.world.values + written, moved
             else:  # one step
-                self.world.values, self.world.rows = self.world.values + written, rows | self.moved(keys)
+                values, moved = self.world.values + written, self.world.rows | self.moved(keys)
+                self.world.values, self.world.rows = values, moved
                 self.ends |= keys
 
     def moved(self, keys: dict[Any, int], by: int = 0) -> dict[Any, Any]:
