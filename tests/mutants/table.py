@@ -38,7 +38,7 @@ MUTANTS = read(r"""
 -        part.key_queues = self._left.pop(tp, part.key_queues)
 # run(): what was suspended is forgotten when the rebalance is over
 -                if part is not None:
--                    self._resume(part)
+-                    self._resume(part, now)
 @ processing/key_queues.py processing/test_simulation.py
 # run(): a result counts though the partition is gone
 -            if not part.alive:
@@ -66,7 +66,7 @@ MUTANTS = read(r"""
 +messages = list(messages)
 @ processing/work.py processing/test_simulation.py
 # run(): a retry does not wait
--now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance))
+-now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance()))
 +now
 @ processing/work.py processing/test_simulation.py ci
 # run(): one attempt too many
