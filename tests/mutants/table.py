@@ -68,6 +68,16 @@ MUTANTS = read(r"""
 # run(): a retry does not wait
 -now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance()))
 +now
+# run(): a rate is not kept
+-                throttle.spend(key_queue, min(size, most), now)
++                pass
+@ processing/work.py processing/test_pace.py
+# run(): what has not started counts for its rate
+-            self._throttle.spend(key_queue, begun - rest, now)
++            pass
+# run(): waiting for a time is an attempt
+-self._retry_at(key_queue, now, chance) if until is None else until)
++self._retry_at(key_queue, now, chance))
 @ processing/work.py processing/test_simulation.py ci
 # run(): one attempt too many
 -retry.again(error, 1 if place else key_queue.attempts + 1)

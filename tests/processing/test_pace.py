@@ -232,9 +232,7 @@ def test_the_results_of_not_before() -> None:
     assert seconds_of(moment) == seconds_of(moment.replace(tzinfo=None)) == seconds_of(moment.timestamp())
     assert seconds_of(moment.astimezone(timezone(timedelta(hours=5)))) == moment.timestamp()
     assert seconds_of(None) == 0.0
-    with pytest.raises(
-        TypeError, match="not_before must be seconds, a datetime or None, not str: 'soon'"
-    ):
+    with pytest.raises(TypeError, match="not_before must be seconds, a datetime or None, not str: 'soon'"):
         seconds_of("soon")
 
 
@@ -306,6 +304,25 @@ def test_what_waits_neither_holds_a_stop_back_nor_is_lost() -> None:
         again.stop()
         thread.join(LONG)
     assert seen == [1, 0, 2], "what was finished out of order is not done again"
+
+
+def test_a_rebalance_does_not_wait_for_what_waits() -> None:
+    later = time.time() + 3600
+    seen: list[int] = []
+    options: dict[str, Any] = {"revoke_drain_ms": 3_600_000}
+    with MemoryBroker({TOPIC: 2}) as broker:
+        for partition in range(2):
+            broker.produce(TOPIC, [b"x"], partition=partition)
+        first = ManagedBalancedConsumer(TOPIC, broker.bootstrap, "g", **options)
+        threads = [going(first, print, not_before=lambda _message: later, signals=False)]
+        until(lambda: first.health()["run"]["waiting_keys"] == 2, LONG)
+        second = ManagedBalancedConsumer(TOPIC, broker.bootstrap, "g", **options)
+        threads.append(going(second, lambda message: seen.append(message.partition_id), signals=False))
+        until(lambda: len(seen) == 1, LONG)
+        assert first.health()["run"]["in_flight"] == 1
+        for consumer, thread in zip((first, second), threads, strict=True):
+            consumer.stop()
+            thread.join(LONG)
 
 
 @pytest.mark.parametrize("kind", ["threads", "asyncio"])

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from managedconsumer.processing.pace import NotYet, seconds_of
 from managedconsumer.processing.values import Retry
 from managedconsumer.results import UnusedResultError, check_result
 from managedconsumer.runtime.engine.user_code import blame
 from managedconsumer.values import NamedTuple
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.waiting.handlers import Handler
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +65,7 @@ class Calls(NamedTuple):
         return found
 
 
-def in_time(handler: Callable[[Any], Any], not_before: Callable[[Any], Any], clock: Any) -> Callable[[Any], Any]:
+def in_time(handler: Callable[[Any], Any], not_before: Callable[[Any], Any], clock: Handler) -> Callable[[Any], Any]:
     """Return ``handler`` (also a coroutine function), which raises NotYet for messages whose time has not come.
 
     A list waits for the time of its last one. ``clock``: the consumer's handler.
