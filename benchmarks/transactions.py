@@ -102,26 +102,26 @@ def fill(broker: DevBroker, topic: str, count: int) -> None:
 def rates(broker: DevBroker, rounds: int) -> None:
     """Batches of the same size in turn."""
     found: dict[bool, list[float]] = {False: [], True: []}
-    size, each = 10_000, _MESSAGES // (rounds + 1)
+    size, each = 10_000, _MESSAGES // (rounds + 2)
     pipes = {}
     for transactional in (False, True):
         source, sink = f"in-{transactional}", f"out-{transactional}"
         for name in (source, sink):
             broker.create_topic(name, _PARTITIONS)
-        fill(broker, source, _MESSAGES + 400_000)
+        fill(broker, source, _MESSAGES + 800_000)
         pipes[transactional] = Pipe(broker, source, sink, f"rate-{transactional}", transactional)
-    for number in range(rounds + 1):  # the first one is for warming up
+    for number in range(rounds + 2):  # the first two are for warming up, and tell how much 100 ms are
         for transactional, pipe in sorted(pipes.items(), reverse=bool(number % 2)):
             wall, cpu, count = pipe.go(pipe.stored if transactional else pipe.plain, size, each)
             print(
-                f"transactions={transactional}: {each / wall:,.0f} messages/s, {wall / count * 1e3:.0f} ms a batch "
-                f"of {size}, CPU {cpu / each * 1e6:.2f} us a message",
+                f"transactions={transactional}: {size * count / wall:,.0f} messages/s, {wall / count * 1e3:.0f} ms a batch "
+                f"of {size}, CPU {cpu / (size * count) * 1e6:.2f} us a message",
                 flush=True,
             )
-            if number:
-                found[transactional].append(each / wall)
-        if not number:
-            size = int(each / wall * _BATCH_S)
+            if number > 1:
+                found[transactional].append(size * count / wall)
+        if number < 2:
+            size = min(90_000, int(size * count / wall * _BATCH_S))  # the producer's queue has 100,000
     with_, without = statistics.median(found[True]), statistics.median(found[False])
     print(
         f"median of {rounds}: {with_:,.0f} messages/s with transactions of {size} messages, {without:,.0f} without: "
