@@ -6,7 +6,19 @@ Offsets are in pykafka's convention (last consumed) or in Kafka's (next), as eac
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Any, Awaitable, Callable, Iterable, Iterator, Literal, Mapping, Sequence, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Literal,
+    Mapping,
+    Sequence,
+    TypeVar,
+    overload,
+)
 
 from managedconsumer import errors as err
 from managedconsumer.compat.private import PykafkaNames
@@ -27,6 +39,9 @@ from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import OffsetAndMetadata, OffsetAndTimestamp, OffsetType, TopicPartition
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import FastPath, Message, __impl__, arrow
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 Me = TypeVar("Me", bound="ConsumerAPI")
 
@@ -232,6 +247,8 @@ class ConsumerAPI(FastPath, PykafkaNames):
         signals: bool = True,
         progress: bool = False,
         tracer: Any = None,
+        rate: float | tuple[float, Literal["key", "partition", "all"]] | None = None,
+        not_before: Callable[[Any], float | datetime | None] | None = None,
     ) -> RunSummary:
         """Call ``handler(message)`` for every message, in ``workers`` threads or greenlets, until the end is wanted.
 
@@ -246,7 +263,11 @@ class ConsumerAPI(FastPath, PykafkaNames):
         one the first failure is the last. ``on_dead(message, error)`` takes messages that failed for good. At most
         ``max_in_flight`` messages are in flight. ``progress``: write a line to stderr if that is a terminal.
         ``tracer``: an OpenTelemetry ``Tracer`` that gets a span for each call of the handler
-        (:func:`managedconsumer.observe.process_span`).
+        (:func:`managedconsumer.observe.process_span`). ``rate``: the most calls of the handler for messages per second,
+        in all (``100``), for each key (``(10, "key")``) or for each partition. ``not_before(message)`` returns when the
+        message may start (seconds since 1970, or a datetime, naive ones in UTC), or None; with ``batch`` a list waits
+        for the latest of its messages. Messages that wait are in flight, hold back their key only, and are handed out
+        again after a stop or a rebalance, which do not wait for them.
 
         It ends with ``stop()`` or ``end_soon()``, and with SIGTERM and SIGINT (``signals``, in the main thread):
         running handlers have ``grace_ms`` to finish, their messages are committed, and the consumer stops. Returns a
@@ -284,6 +305,8 @@ class ConsumerAPI(FastPath, PykafkaNames):
         signals: bool = True,
         progress: bool = False,
         tracer: Any = None,
+        rate: float | tuple[float, Literal["key", "partition", "all"]] | None = None,
+        not_before: Callable[[Any], float | datetime | None] | None = None,
     ) -> RunSummary:
         """:meth:`run` on the current event loop: up to ``workers`` calls of the coroutine ``handler`` at a time.
 

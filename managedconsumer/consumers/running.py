@@ -13,7 +13,7 @@ from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.signals import stop_on_signals
 from managedconsumer.fetch.in_flight import RUN_OWNER
 from managedconsumer.processing.values import PARTITION, RunSummary, plan_of
-from managedconsumer.runtime.running.calls import Calls, MovedOn
+from managedconsumer.runtime.running.calls import Calls, MovedOn, in_time
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
@@ -64,9 +64,11 @@ class Running:
         signals: Any,
         progress: Any,
         tracer: Any,
+        rate: Any,
+        not_before: Any,
     ) -> None:
         """The arguments of ``ConsumerAPI.run``. Raises TypeError or ConfigurationError for bad ones."""
-        plan = plan_of(order, max_in_flight, batch, retry)
+        plan = plan_of(order, max_in_flight, batch, retry, rate)
         if rules.ordered and plan.order != PARTITION:
             raise err.ConfigurationError(f'run(order="{plan.order}"): {rules.ordered}. Use run(order="partition")')
         if not callable(handler):
@@ -76,6 +78,8 @@ class Running:
 
             tracing = Tracing(tracer, session.group)
             handler = (tracing.around_async if is_coroutine_function(handler) else tracing.around)(handler)
+        if check_callable("not_before", not_before) is not None:
+            handler = in_time(handler, not_before, session.engine.handler)
         self._session, self._reader, self._commits = session, reader, rules.commits
         self._engine = session.engine
         self._grace = check_int("grace_ms", grace_ms, 0, "ms") / 1000.0

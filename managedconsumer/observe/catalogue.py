@@ -102,7 +102,7 @@ OF_PARTITIONS = _ours(
 OF_RUNS = _ours(
     "gauge",
     ("run_in_flight", "run.in_flight", "{message}", "in_flight", "Messages that run() has not finished"),
-    ("run_waiting_keys", "run.waiting_keys", "{key}", "waiting_keys", "Keys (or batches) that wait for a retry"),
+    ("run_waiting_keys", "run.waiting_keys", "{key}", "waiting_keys", "Keys (batches) that wait for a retry or a time"),
     ("run_retried", "run.retried", "{attempt}", "retried", "Attempts after a failure since run() began"),
     ("run_dead", "run.dead", "{message}", "dead", "Messages that failed for good since run() began"),
     (

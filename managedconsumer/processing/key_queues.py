@@ -56,6 +56,7 @@ class KeyQueue:
         "seen",
         "since",
         "state",
+        "until",
         "waiting",
     )
 
@@ -67,8 +68,10 @@ class KeyQueue:
         self.running: list[Any] = []
         #: How many of ``running`` are finished, and how many of these were noted.
         self.place = self.seen = 0
-        #: True: the next message (or the batch) has failed, and a retry is due.
+        #: True: the next message (or the batch) has failed, and a retry is due; or its time has not come.
         self.failed = False
+        #: When its time comes (seconds), if it has not failed.
+        self.until: float | None = None
         #: The partition of each message, if the key queue has several partitions.
         self.parts: list[PartitionWork] | None = None
         #: How often its first message (or its batch) has failed.

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 from managedconsumer.config import check_choice, check_int, wrong_kind, wrong_value
 from managedconsumer.values import NamedTuple, Value
 
-KEY, PARTITION, NONE = "key", "partition", "none"
+KEY, PARTITION, NONE, ALL = "key", "partition", "none", "all"
 ORDERS = (KEY, PARTITION, NONE)
 #: A pause grows up to ``most_ms``; this many doublings are beyond every bound.
 _MOST_STEPS = 64
@@ -86,15 +86,19 @@ class RunSummary(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The arguments of ``run()`` for decisions; ``batch``: most messages, and longest wait (seconds) for them."""
+    """The arguments of ``run()`` for decisions.
+
+    ``batch``: most messages, and longest wait (seconds) for them; ``rate``: messages a second, and of what.
+    """
 
     order: str = KEY
     max_in_flight: int = 1000
     batch: tuple[int, float] | None = None
     retry: Retry | None = None
+    rate: tuple[float, str] | None = None
 
 
-def plan_of(order: Any, max_in_flight: Any, batch: Any, retry: Any) -> Plan:
+def plan_of(order: Any, max_in_flight: Any, batch: Any, retry: Any, rate: Any = None) -> Plan:
     """Make a Plan from a user's arguments. Raises TypeError or ConfigurationError."""
     checked = None
     if batch is not None:
@@ -109,4 +113,19 @@ def plan_of(order: Any, max_in_flight: Any, batch: Any, retry: Any) -> Plan:
     most_in_flight = check_int("max_in_flight", max_in_flight)
     if checked is not None and checked[0] > most_in_flight:
         raise wrong_value("batch[0]", checked[0], f"at most max_in_flight={most_in_flight}")
-    return Plan(check_choice("order", order, ORDERS), most_in_flight, checked, retry)
+    order = check_choice("order", order, ORDERS)
+    return Plan(order, most_in_flight, checked, retry, rate if rate is None else _check_rate(rate, order, checked))
+
+
+def _check_rate(rate: Any, order: str, batch: Any) -> tuple[float, str]:
+    per_second, by = rate if isinstance(rate, tuple | list) and len(rate) == 2 else (rate, ALL)
+    if isinstance(per_second, bool) or not isinstance(per_second, int | float):
+        raise wrong_kind("rate", rate, "messages a second, or a pair (messages a second, 'key' or 'partition')")
+    if not 0.0 < per_second < float("inf"):
+        raise wrong_value("rate", rate, "more than 0 messages a second")
+    check_choice("rate[1]", by, (KEY, PARTITION, ALL))
+    if by == KEY and order != KEY:
+        raise wrong_value("order", order, "'key' with a rate for each key")
+    if by == PARTITION and batch is not None and order != PARTITION:
+        raise wrong_value("order", order, "'partition' with batch and a rate for each partition")
+    return float(per_second), by

@@ -14,7 +14,8 @@ from typing import Any, Callable, Container, Sequence
 
 from managedconsumer.processing.key_queues import Fetchable, KeyQueue, PartitionWork, State
 from managedconsumer.processing.offset_map import OffsetMap
-from managedconsumer.processing.values import KEY, NONE, Plan
+from managedconsumer.processing.pace import Throttle
+from managedconsumer.processing.values import ALL, KEY, NONE, PARTITION, Plan
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.structs import TopicPartition
 
@@ -33,6 +34,7 @@ class Work:
     def __init__(self, plan: Plan, map_room: int = 3800) -> None:
         """``map_room``: the most characters of a partition's map."""
         self._plan = plan
+        self._throttle = None if plan.rate is None else Throttle(*plan.rate)
         self.map_room = map_room
         self.parts: dict[TopicPartition, PartitionWork] = {}
         self._ready: deque[KeyQueue] = deque()
@@ -48,6 +50,8 @@ class Work:
         self.turned: set[TopicPartition] = set()
         # Messages of any partition that wait for their batch to become full (order "none").
         self._mixed: KeyQueue | None = None
+        #: True: :meth:`next_deadline` may be earlier now, and a worker that waits has to learn it.
+        self.sooner = False
         #: Grows when workers have to give back messages that they have not begun.
         self.era = 0
         self.ending = False
@@ -156,7 +160,16 @@ class Work:
 
     def next_deadline(self) -> float | None:
         """When to call :meth:`wake` next; None: no time is known."""
-        return self._timers[0][0] if self._timers and not self.ending else None
+        if self.ending:
+            return None
+        times = [self._timers[0][0]] if self._timers else []
+        if (throttle := self._throttle) is not None:
+            if throttle.by == ALL and self._ready:
+                times.append(throttle.due(ALL))
+            elif throttle.by == PARTITION:
+                parts = (self.parts.get(tp) for tp in self._deferred)
+                times += [throttle.due(part.tp) for part in parts if part is not None and not part.waits]
+        return min(times, default=None)
 
     def wake(self, now: float) -> None:
         """Make messages ready whose pause, rebalance or retry time is over."""
@@ -177,21 +190,26 @@ class Work:
             if part is None or not part.waits:
                 self._deferred.discard(tp)
                 if part is not None:
-                    self._resume(part)
+                    self._resume(part, now)
 
-    def _resume(self, part: PartitionWork) -> None:
-        for key_queue in part.deferred:
+    def _resume(self, part: PartitionWork, now: float) -> None:
+        most, throttle = len(part.deferred), self._throttle
+        if throttle is not None and throttle.by == PARTITION:
+            most = min(most, throttle.room_at(part.tp, now))
+        for key_queue in part.deferred[:most]:
             key_queue.state = State.READY
             self.ready += len(key_queue.waiting)
-        self._ready.extendleft(reversed(part.deferred))
-        part.deferred = []
+        self._ready.extendleft(reversed(part.deferred[:most]))
+        part.deferred = part.deferred[most:]
+        if part.deferred:
+            self._deferred.add(part.tp)
 
     def take(self, limit: int, now: float) -> list[KeyQueue]:
         """Up to ``limit`` messages for one worker (with batches: batches), key queue by key queue."""
         if self._timers or self._deferred:
             self.wake(now)
         taken: list[KeyQueue] = []
-        batch, queue, running = self._plan.batch, self._ready, State.RUNNING
+        batch, queue, running, throttle = self._plan.batch, self._ready, State.RUNNING, self._throttle
         while queue and limit > 0 and not self.ending:
             key_queue = queue.popleft()
             self.ready -= len(key_queue.waiting)
@@ -205,6 +223,14 @@ class Work:
                 continue
             waiting = key_queue.waiting
             size, most = len(waiting), limit if batch is None else key_queue.same or batch[0]
+            if throttle is not None:
+                room = throttle.room(key_queue, now)
+                if not room and self._hold_back(key_queue, throttle):
+                    continue
+                if not room:
+                    break
+                most = min(most, room) if batch is None else most
+                throttle.spend(key_queue, min(size, most), now)
             if size <= most:
                 key_queue.running, key_queue.waiting = waiting, key_queue.running  # that is empty
             else:
@@ -217,6 +243,21 @@ class Work:
         if not taken and (self._unseen or self._deferred):
             self._check_full()
         return taken
+
+    def _hold_back(self, key_queue: KeyQueue, throttle: Throttle) -> bool:
+        """Let a key queue wait that may not start yet; False: no other one may either."""
+        if throttle.by == ALL:
+            self._ready.appendleft(key_queue)
+            self.ready += len(key_queue.waiting)
+            return False
+        self.sooner = True
+        if throttle.by == PARTITION:
+            self._defer(key_queue)
+        else:
+            key_queue.state = State.PARKED
+            self.parked += 1
+            self._set_timer(key_queue, throttle.due_of(key_queue))
+        return True
 
     def _defer(self, key_queue: KeyQueue) -> None:
         key_queue.state = State.DEFERRED
@@ -289,6 +330,10 @@ class Work:
     def _give_back(self, key_queue: KeyQueue, now: float, chance: Callable[[], float]) -> None:
         """Take back a key queue with unfinished messages."""
         failed, rest = key_queue.failed, len(key_queue.running) - key_queue.place
+        until, key_queue.until = key_queue.until, None
+        if self._throttle is not None:
+            begun = 0 if not failed or until is not None else rest if self._plan.batch is not None else 1
+            self._throttle.spend(key_queue, begun - rest, now)
         key_queue.take_up()
         key_queue.same = rest
         key_queue.sweep()
@@ -296,7 +341,7 @@ class Work:
             key_queue.attempts = 0
         rest = key_queue.same
         if failed and rest:
-            self._park(key_queue, rest, now, chance())
+            self._park(key_queue, rest, self._retry_at(key_queue, now, chance) if until is None else until)
         elif key_queue.waiting:
             key_queue.state = State.RUNNING
             key_queue.same = rest if self._plan.batch is not None and key_queue.attempts else 0
@@ -304,14 +349,18 @@ class Work:
         elif key_queue.key is not None:
             del key_queue.part.key_queues[key_queue.key]
 
-    def _park(self, key_queue: KeyQueue, size: int, now: float, chance: float) -> None:
+    def _retry_at(self, key_queue: KeyQueue, now: float, chance: Callable[[], float]) -> float:
         key_queue.attempts += 1
+        self.retried += 1
+        retry = self._plan.retry
+        return now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance()))
+
+    def _park(self, key_queue: KeyQueue, size: int, until: float) -> None:
         key_queue.same = size if self._plan.batch is not None else 0
         key_queue.state = State.PARKED
-        self.retried += 1
         self.parked += 1
-        retry = self._plan.retry
-        self._set_timer(key_queue, now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance)))
+        self.sooner = True
+        self._set_timer(key_queue, until)
 
     # -- revoked partitions -----------------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ MUTANTS = read(r"""
 -        part.key_queues = self._left.pop(tp, part.key_queues)
 # run(): what was suspended is forgotten when the rebalance is over
 -                if part is not None:
--                    self._resume(part)
+-                    self._resume(part, now)
 @ processing/key_queues.py processing/test_simulation.py
 # run(): a result counts though the partition is gone
 -            if not part.alive:
@@ -66,8 +66,18 @@ MUTANTS = read(r"""
 +messages = list(messages)
 @ processing/work.py processing/test_simulation.py
 # run(): a retry does not wait
--now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance))
+-now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance()))
 +now
+# run(): a rate is not kept
+-                throttle.spend(key_queue, min(size, most), now)
++                pass
+@ processing/work.py processing/test_pace.py
+# run(): what has not started counts for its rate
+-            self._throttle.spend(key_queue, begun - rest, now)
++            pass
+# run(): waiting for a time is an attempt
+-self._retry_at(key_queue, now, chance) if until is None else until)
++self._retry_at(key_queue, now, chance))
 @ processing/work.py processing/test_simulation.py ci
 # run(): one attempt too many
 -retry.again(error, 1 if place else key_queue.attempts + 1)

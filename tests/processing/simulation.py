@@ -18,6 +18,7 @@ checks after each step what ``run()`` promises:
 * after a seek, and where a partition comes back, no key (no partition) is worked on twice at a time in one process;
 * what a paused partition has in flight leaves room to the others;
 * a failed message is not tried again before its time, nor more often than allowed;
+* no message starts before its own time (``not_before``), nor more than the rate allows of a key, a partition or all;
 * in the end everything has been finished.
 """
 
@@ -34,7 +35,7 @@ from typing import Any, Callable
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.key_queues import KeyQueue, PartitionWork, State
 from managedconsumer.processing.offset_map import OffsetMap
-from managedconsumer.processing.values import KEY, NONE, PARTITION, Plan, Retry
+from managedconsumer.processing.values import ALL, KEY, NONE, PARTITION, Plan, Retry
 from managedconsumer.processing.work import Work
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.calls import Calls
@@ -56,6 +57,7 @@ class Note:
     offset: int
     partition_key: bytes | None
     log: int = 0
+    not_before: float = 0.0
 
     @property
     def place(self) -> Place:
@@ -97,6 +99,8 @@ class Member:
         self.failed: dict[Place, tuple[int, float]] = {}
         self.hands = [Hand() for _ in range(world.workers)]
         self.draining: set[TopicPartition] = set()
+        # When messages started, for each key, each partition or all.
+        self.starts: dict[Any, list[float]] = {}
 
     # -- partitions -----------------------------------------------------------------------------------
 
@@ -207,6 +211,9 @@ class Member:
             self.finish(hand, slot.current, chance)
         elif slot.era != self.work.era or chance.random() < 0.05:  # it has to give back what it has not begun
             self.hand_in(slot, slot.current)
+        elif (due := max(note.not_before for note in self.at(slot.current))) > self.world.now:
+            slot.current.until, slot.current.failed = due, True
+            self.hand_in(slot, slot.current)
         else:
             hand.begun = True
             for note in self.at(slot.current):
@@ -276,7 +283,12 @@ class World:
         order = chance.choice((KEY, KEY, PARTITION, NONE))
         batch = None if chance.random() < 0.6 else (chance.randint(1, 4), chance.choice((0.0, 0.2)))
         most = chance.choice((1, 5, 20, 60)) if batch is None else 20
-        self.plan = Plan(order, most, batch, self.retry)
+        pace = self.pace = random.Random(f"pace {seed}")
+        by = [ALL, *([KEY] if order == KEY else []), *([PARTITION] if batch is None or order == PARTITION else [])]
+        rate = None if pace.random() < 0.6 else (pace.choice((1.0, 10.0, 200.0)), pace.choice(by))
+        self.plan = Plan(order, most, batch, self.retry, rate)
+        # Up to how much later than it is read a message may start.
+        self.latest = pace.choice((0.0, 0.0, 0.3, 5.0))
         # The shortest map has 11 characters (a version, a kind, and a head of 7 bytes).
         self.limit = len(offset_map.with_map(_PLAIN, "?")) - 1 + chance.choice((11, 13, 16, 400))
         # How many characters of metadata the brokers take.
@@ -306,7 +318,8 @@ class World:
     def write(self, tp: TopicPartition, offset: int, count: int) -> None:
         """``count`` more messages, from ``offset`` on."""
         for _ in range(count):
-            note = Note(tp, offset, self.chance.choice(self.keys), self.logs)
+            time_ = self.now + self.latest if self.latest and self.pace.random() < 0.2 else 0.0
+            note = Note(tp, offset, self.chance.choice(self.keys), self.logs, time_)
             line = self.line(note)
             earlier = [other for other in self.log[tp] if line is not None and self.line(other) == line]
             if earlier:
@@ -445,7 +458,7 @@ class World:
             member.release()
             for tp in [tp for tp, gate in member.gates.items() if gate.paused]:
                 member.pause(tp)
-        for _ in range(4000):
+        for _ in range(12000):
             for member in self.members:
                 member.fetch(self.chance)
                 for hand in member.hands:
@@ -513,6 +526,9 @@ class World:
         base, known = member.skipped[note.tp]
         done = note.offset < base or (known is not None and known.finished(note.offset))
         assert not done, f"{note} starts again, though it was committed as finished"
+        assert self.now >= note.not_before, f"{note} starts too early"
+        if self.plan.rate is not None:
+            self.check_rate(member, note, *self.plan.rate)
         times, due = member.failed.get(note.place, (0, 0.0))
         assert times < self.retry.attempts, f"{note} is tried too often"
         assert not times or self.now >= due - 1e-9, f"{note} is tried again too early"
@@ -525,6 +541,16 @@ class World:
                 assert old is not note, f"{note} runs twice at a time"
                 line = self.line(note)
                 assert line is None or line != self.line(old), f"{note} runs beside {old} of the same key"
+
+    def check_rate(self, member: Member, note: Note, rate: float, by: str) -> None:
+        if by == KEY and note.partition_key is None:
+            return
+        starts = member.starts.setdefault(by if by == ALL else self.line(note) if by == KEY else note.tp, [])
+        starts.append(self.now)
+        # A list is paid for afterwards; what a worker has is paid for, also if it begins late.
+        extra = 2 + 0.05 * rate + (self.plan.batch[0] if self.plan.batch else 0) + 6 * self.workers
+        for count, since in enumerate(reversed(starts), 1):
+            assert count <= extra + rate * (self.now - since), f"{note}: {count} starts of {by} since {since}"
 
     def check_commit(self, member: Member, tp: TopicPartition, base: int, text: str) -> None:
         known = offset_map.decode(text, base) if text else None

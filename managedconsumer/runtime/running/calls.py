@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
+from managedconsumer.processing.pace import NotYet, seconds_of
 from managedconsumer.processing.values import Retry
 from managedconsumer.results import UnusedResultError, check_result
 from managedconsumer.runtime.engine.user_code import blame
 from managedconsumer.values import NamedTuple
 
+if TYPE_CHECKING:
+    from managedconsumer.runtime.waiting.handlers import Handler
+
 log = logging.getLogger(__name__)
 
+# So often (seconds) a message that waits for its time is looked at again, as somebody may set the clock.
+_LONGEST_S = 60.0
 #: See :meth:`managedconsumer.consumers.api.ConsumerAPI.keep_order`.
 MovedOn = Callable[[BaseException, Sequence[Any]], bool]
 
@@ -57,6 +63,22 @@ class Calls(NamedTuple):
             place = place_of(messages[0])
             log.info("%s-%d: its handler has failed after it was lost: %s", *place, error, extra=self.fields(place))
         return found
+
+
+def in_time(handler: Callable[[Any], Any], not_before: Callable[[Any], Any], clock: Handler) -> Callable[[Any], Any]:
+    """Return ``handler`` (also a coroutine function), which raises NotYet for messages whose time has not come.
+
+    A list waits for the time of its last one. ``clock``: the consumer's handler.
+    """
+
+    def called(given: Any) -> Any:
+        due = max(map(seconds_of, map(not_before, given if isinstance(given, list) else (given,))))
+        left = due - clock.wall_time()
+        if left > 0.0:
+            raise NotYet(clock.now() + min(left, _LONGEST_S))
+        return handler(given)
+
+    return called
 
 
 def place_of(message: Any) -> tuple[str, int]:

@@ -194,9 +194,10 @@ class Run:
 
     def wake_workers(self) -> None:
         """Wake as many workers as there is work for; the lock is held."""
-        ready = self.work.ready
-        if self.idle and ready:
-            self.notify(min(self.idle, -(-ready // (self._batch * self._block))))
+        work = self.work
+        if self.idle and (work.ready or work.sooner):
+            self.notify(max(1, min(self.idle, -(-work.ready // (self._batch * self._block)))))
+            work.sooner = False
 
     def claim(self, slot: WorkerSlot, who: int) -> bool:
         """Give ``slot`` its next block; False: there is none at present. The lock is held."""
@@ -285,10 +286,8 @@ class Run:
 
     def collect(self, slots: Sequence[WorkerSlot] | None = None) -> None:
         """Note all messages that the workers (None: all) have finished by now; the lock is held."""
-        work, parked = self.work, self.work.parked
-        work.collect(self.slots if slots is None else slots, self.engine.handler.now(), self.engine.handler.random)
-        if work.parked > parked:
-            self.notify(1)  # a worker has to learn the new deadline
+        slots = self.slots if slots is None else slots
+        self.work.collect(slots, self.engine.handler.now(), self.engine.handler.random)
         self.wake_workers()
 
     def leave(self, slot: WorkerSlot) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Callable
 
 from managedconsumer import errors as err
 from managedconsumer.processing.key_queues import KeyQueue
+from managedconsumer.processing.pace import NotYet
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.waiting import thread_ids
@@ -207,7 +208,9 @@ class TaskRun:
         run, messages = self._run, key_queue.running[place:end]
         if self._is_cancelled(error):
             raise error
-        if not run.calls.of_message(error):
+        if isinstance(error, NotYet):
+            key_queue.until, key_queue.failed = error.due, True
+        elif not run.calls.of_message(error):
             run.fail(None, error)  # it ends the run, which raises it
         elif not await self._not_ours(messages, error):
             if run.work.again(key_queue, place, error):

@@ -8,6 +8,7 @@ from typing import Any, Callable
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.processing.key_queues import KeyQueue
+from managedconsumer.processing.pace import NotYet
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.waiting.primitives import Worker
@@ -121,7 +122,9 @@ class ThreadRun:
     def _goes_on(self, key_queue: KeyQueue, place: int, end: int, error: BaseException) -> bool:
         """Handle the handler's ``error`` for these messages. True: they are dead, and the worker continues."""
         run, messages = self._run, key_queue.running[place:end]
-        if not run.calls.of_message(error):
+        if isinstance(error, NotYet):
+            key_queue.until, key_queue.failed = error.due, True
+        elif not run.calls.of_message(error):
             run.fail(None, error)  # it ends the run, which raises it
         elif not run.calls.not_ours(messages, error):
             if run.work.again(key_queue, place, error):
