@@ -35,13 +35,14 @@ ROWS = [
         "typed_options",
     },
     {"wire"},
+    {"decoding"},
     {"coordinator"},
     {"subscription_state", "subscription_input", "partition_state"},
     {"fetch"},
     {"processing"},
     {"listeners"},
     {"runtime"},
-    {"tokens"},
+    {"tokens", "typed_columns"},
     {"admin"},
     {"compat"},
     {"observe"},
@@ -83,10 +84,10 @@ TYPES_ONLY = {
     ("runtime.engine.commits.committer", "runtime.engine.engine"): "the committer is given its engine",
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
-    ("spark.options", "spark.decoding.formats"): "most queries have no typed values",
+    ("spark.options", "decoding.formats"): "most queries have no typed values",
 }
 
-PURE_ROWS = 6  # the first so many rows hold no socket, thread, lock, clock, queue, greenlet, loop or random source
+PURE_ROWS = 7  # the first so many rows hold no socket, thread, lock, clock, queue, greenlet, loop or random source
 IMPURE = {
     "_thread",
     "asyncio",

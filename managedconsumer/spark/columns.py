@@ -48,14 +48,6 @@ def range_type() -> Any:
     return pa.struct([("data", pa.string()), ("start", pa.int64()), ("stop", pa.int64())])
 
 
-@lru_cache(maxsize=1)
-def errors_type() -> Any:
-    """The type of ``_errors``."""
-    import pyarrow as pa
-
-    return pa.struct([("error", pa.string()), ("value", pa.binary())])
-
-
 def range_column(data: str, entry: OffsetRange | None, rows: int) -> Any:
     """``range`` for the rows of one partition; null in a batch read, which is not claimed."""
     import pyarrow as pa

@@ -29,7 +29,7 @@ from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS
 
 # Each reader and each worker imports this file, so modules that few queries need are imported where they are used.
 if TYPE_CHECKING:
-    from managedconsumer.spark.decoding.formats import ValueFormat
+    from managedconsumer.decoding.formats import ValueFormat
 
 log = logging.getLogger(__name__)
 
@@ -295,11 +295,12 @@ class SourceOptions:
 
 
 def _value_format(own: Mapping[str, str], topics: tuple[str, ...]) -> ValueFormat | None:
-    if not any(name.startswith("value.") for name in own):
+    given = {name[6:]: value for name, value in own.items() if name.startswith("value.")}
+    if not given:
         return None
-    from managedconsumer.spark.decoding.decoders import parse_format
+    from managedconsumer.typed_columns import format_of
 
-    return parse_format(own, topics)
+    return format_of("value.", given, topics)
 
 
 def _refuse_unknown(own: Mapping[str, str], kafka: Mapping[str, str]) -> None:

@@ -74,14 +74,11 @@ def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Itera
         entry = task.ranges.get(TopicPartition(part.topic, part.partition))
         made[RANGE] = range_column(task.data, entry, batch.num_rows)
     if options.value is not None and "value" in made:
-        from managedconsumer.spark.decoding.decoders import decoder_of
-        from managedconsumer.spark.decoding.formats import decode
+        from managedconsumer.decoding.decoders import decoder_of
+        from managedconsumer.decoding.formats import decode
 
-        start = 0
-        for value, errors in decode(decoder_of(options.value), made["value"]):
-            rows = {name: column[start : start + len(value)] for name, column in made.items()}
-            yield _of_columns({**rows, "value": value, ERRORS: errors}, options)
-            start += len(value)
+        for rows, errors in decode({"value": decoder_of(options.value)}, made):
+            yield _of_columns({**rows, ERRORS: errors}, options)
     else:
         yield _of_columns(made, options)
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from managedconsumer.spark.decoding.avro_values import AvroDecoder
-from managedconsumer.spark.decoding.formats import ValueFormat
+from managedconsumer.decoding.avro_values import AvroDecoder
+from managedconsumer.decoding.formats import ValueFormat
 from tests.fuzz.kit import Case, mutate
 
 SCHEMA = {

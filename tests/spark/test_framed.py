@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.decoders import decoder_of, parse_format
-from managedconsumer.spark.decoding.formats import decode
-from managedconsumer.spark.decoding.protobuf_values import take_places
-from managedconsumer.spark.decoding.registry import RegistryError
+from managedconsumer.decoding.decoders import decoder_of
+from managedconsumer.decoding.formats import ValueFormat, decode
+from managedconsumer.decoding.protobuf_values import take_places
+from managedconsumer.errors import ConfigurationError, RegistryError
+from managedconsumer.typed_columns import format_of
 from tests.spark.registries import NOT_FOUND, Registry, framed
 
 VIEW = {
@@ -25,16 +25,21 @@ VIEW = {
 
 @pytest.fixture
 def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
-    monkeypatch.setattr("managedconsumer.spark.decoding.registry.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("managedconsumer.runtime.net.schema_registry.time.sleep", lambda _seconds: None)
     made = Registry()
     yield made
     made.close()
 
 
+def parse_format(options: dict[str, str]) -> ValueFormat | None:
+    return format_of("value.", {name[6:]: value for name, value in options.items()}, ("views",))
+
+
 def read(options: dict[str, str], *values: bytes | None) -> tuple[list[Any], list[Any]]:
-    value_format = parse_format(options, ("views",))
+    value_format = parse_format(options)
     assert value_format is not None
-    ((column, errors),) = decode(decoder_of(value_format), pa.array(values, pa.binary()))
+    ((made, errors),) = decode({"value": decoder_of(value_format)}, {"value": pa.array(values, pa.binary())})
+    column = made["value"]
     column.validate(full=True)
     return column.to_pylist(), [error and error["error"] for error in errors.to_pylist()]
 
@@ -133,9 +138,9 @@ def test_a_registry_without_serialized_schemas_is_no_bad_row(registry: Registry)
     registry.schemas = [text]
     options = {"value.format": "protobuf", "value.registry": registry.url, "value.message": "Order"}
     with pytest.raises(ConfigurationError, match="in serialized form"):
-        parse_format(options, ("views",))
+        parse_format(options)
     registry.schemas = [serialized(shop())]
-    value_format = parse_format({**options, "value.message": "shop.Order"}, ("views",))
+    value_format = parse_format({**options, "value.message": "shop.Order"})
     assert value_format is not None
     registry.schemas = [text]
     with pytest.raises(RegistryError, match="in serialized form"):
@@ -147,11 +152,11 @@ def test_imports_of_others_need_a_descriptor_set(registry: Registry) -> None:
     file.dependency.append("common/money.proto")
     registry.schemas = [serialized(file)]
     options = {"value.format": "protobuf", "value.registry": registry.url, "value.message": "shop.View"}
-    with pytest.raises(ConfigurationError, match=r"imports common/money\.proto: give value\.schema"):
-        parse_format(options, ("views",))
+    with pytest.raises(ConfigurationError, match=r"imports common/money\.proto: give a descriptor set"):
+        parse_format(options)
     registry.faults = [NOT_FOUND]
     with pytest.raises(ConfigurationError, match="has no subject"):
-        parse_format(options, ("views",))
+        parse_format(options)
 
 
 @pytest.mark.parametrize("places", [(0,), (1,), (0, 0), (3, 127, 1), (200,) * 5])

@@ -15,11 +15,12 @@ import pytest
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
+from managedconsumer.decoding.decoders import decoder_of
+from managedconsumer.decoding.formats import ValueFormat, decode
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
-from managedconsumer.spark.decoding.decoders import decoder_of, parse_format
-from managedconsumer.spark.decoding.formats import ValueFormat, decode
 from managedconsumer.testing import MemoryBroker
+from managedconsumer.typed_columns import format_of
 from tests.spark.queries import Query
 from tests.spark.registries import Registry, framed
 
@@ -67,7 +68,8 @@ def read(value_format: ValueFormat, *values: bytes | None) -> tuple[list[Any], l
     decoder = decoder_of(value_format)
     # What Spark makes of the type, and back: its first look at the task's batches is whether they are the same.
     assert to_arrow_type(from_arrow_type(decoder.type()), timezone="UTC") == decoder.type()
-    ((column, errors),) = decode(decoder, pa.array(values, pa.binary()))
+    ((made, errors),) = decode({"value": decoder}, {"value": pa.array(values, pa.binary())})
+    column = made["value"]
     assert column.type == decoder.type()
     return column.to_pylist(), errors.to_pylist()
 
@@ -196,9 +198,10 @@ def test_a_registry_knows_what_each_value_was_written_with(registry: Registry, m
     old = {"type": "record", "name": "V", "fields": [{"name": "page", "type": "string"}]}
     new = {**old, "fields": [*old["fields"], {"name": "ms", "type": "long", "default": -1}]}  # type: ignore[misc]
     registry.schemas = [old, new]
-    value_format = parse_format({"value.format": "avro", "value.registry": registry.url}, ("views",))
+    given = {"format": "avro", "registry": f"http://alice:secret@{registry.host}"}
+    value_format = format_of("value.", given, ("views",))
     assert value_format is not None
-    assert registry.url not in repr(value_format)
+    assert "secret" not in repr(value_format)
 
     page = avro({"page": "/"}, old)
     values = [framed(1, page), framed(2, avro({"page": "/", "ms": 3}, new)), framed(9, page)]
@@ -206,7 +209,7 @@ def test_a_registry_knows_what_each_value_was_written_with(registry: Registry, m
     assert rows == [{"page": "/", "ms": -1}, {"page": "/", "ms": 3}, None, None]
     assert "has no schema 9" in errors[2]["error"]
     assert "does not begin with a schema's id" in errors[3]["error"]
-    monkeypatch.setattr("managedconsumer.spark.decoding.registry.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("managedconsumer.runtime.net.schema_registry.time.sleep", lambda _seconds: None)
     registry.always = (503, b"")
     with pytest.raises(OSError, match="503"):  # the task is repeated, and the rows are not bad
         read(value_format, framed(10, page))

@@ -19,12 +19,12 @@ cdef extern from *:
     ctypedef long long mc_int128
     ctypedef unsigned long long mc_uint128
 
-from managedconsumer.spark.decoding import avro_bounds, formats
-from managedconsumer.spark.decoding.formats import TooLargeError, told
+from managedconsumer.decoding import avro_bounds, formats
+from managedconsumer.decoding.formats import TooLargeError, told
 
 INTERFACE = 2
 
-include "../../wire/records/_growing_buffer.pxi"
+include "../wire/records/_growing_buffer.pxi"
 include "_avro_wire.pxi"
 include "_avro_column.pxi"
 include "_avro_flat.pxi"

@@ -6,9 +6,9 @@ import json
 import re
 from typing import Any, Mapping
 
+from managedconsumer.decoding.formats import Decoded, Decoder, ValueFormat, by_halves
+from managedconsumer.decoding.framing import take_id
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.formats import Decoded, Decoder, ValueFormat, by_halves
-from managedconsumer.spark.decoding.registry import take_id
 
 # JSON's white space; Python's is more.
 _SPACE = b" \t\n\r"
@@ -26,10 +26,10 @@ class JsonDecoder(Decoder):
         try:
             given = json.loads(value_format.schema)
         except ValueError as error:
-            raise ConfigurationError(f"value.schema is no JSON: {error}") from None
+            raise ConfigurationError(f"{value_format.prefix}schema is no JSON: {error}") from None
         made = _of_spark(pa, given) if _is_sparks(given) else _of_json_schema(pa, given, "value")
         if not pa.types.is_struct(made):
-            raise ConfigurationError("value.schema must describe an object")
+            raise ConfigurationError(f"{value_format.prefix}schema must describe an object")
         self._type = made
         self._options = pa_json.ParseOptions(explicit_schema=pa.schema(list(made)), unexpected_field_behavior="ignore")
 
@@ -92,7 +92,7 @@ def _of_spark(pa: Any, given: Any) -> Any:
         return pa.struct([(field["name"], _of_spark(pa, field["type"])) for field in given["fields"]])
     elif given.get("type") == "array":
         return pa.list_(pa.field("element", _of_spark(pa, given["elementType"])))
-    raise ConfigurationError(f"value.schema: JSON cannot be read as {given!r}")
+    raise ConfigurationError(f"the schema: JSON cannot be read as {given!r}")
 
 
 def _of_json_schema(pa: Any, given: Mapping[str, Any], where: str) -> Any:
@@ -116,6 +116,6 @@ def _of_json_schema(pa: Any, given: Mapping[str, Any], where: str) -> Any:
             inner = given["properties"].items()
             return pa.struct([(name, _of_json_schema(pa, each, f"{where}.{name}")) for name, each in inner])
     raise ConfigurationError(
-        f"value.schema: {where} needs one type of string, integer, number, boolean, array (with items), object (with "
-        "properties), or one of them and null"
+        f"the JSON schema: {where} needs one type of string, integer, number, boolean, array (with items), object "
+        "(with properties), or one of them and null"
     )

@@ -1,7 +1,7 @@
 """Avro values: bare, with one schema for all, or with the id of a registry's schema in front of each.
 
-The compiled ``_avro.pyx`` makes columns of the bytes, also of another schema if
-:mod:`~managedconsumer.spark.decoding.avro_evolution` can convert them. Otherwise, or if it is not built, fastavro makes
+The compiled ``_columns.pyx`` makes columns of the bytes, also of another schema if
+:mod:`~managedconsumer.decoding.avro_evolution` can convert them. Otherwise, or if it is not built, fastavro makes
 Python objects first, which takes more than ten times as long.
 """
 
@@ -14,11 +14,10 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Mapping
 
-from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.avro_bounds import Bounds
-from managedconsumer.spark.decoding.avro_evolution import Evolution, evolution
-from managedconsumer.spark.decoding.avro_shapes import is_sound, shape_of
-from managedconsumer.spark.decoding.formats import (
+from managedconsumer.decoding.avro_bounds import Bounds
+from managedconsumer.decoding.avro_evolution import Evolution, evolution
+from managedconsumer.decoding.avro_shapes import is_sound, shape_of
+from managedconsumer.decoding.formats import (
     BATCH_BYTES,
     Decoded,
     Decoder,
@@ -29,13 +28,14 @@ from managedconsumer.spark.decoding.formats import (
     missing,
     told,
 )
-from managedconsumer.spark.decoding.registry import PREFIX, number_in, schema_of, take_id
+from managedconsumer.decoding.framing import AVRO, PREFIX, number_in, take_id
+from managedconsumer.errors import ConfigurationError
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import ENVIRONMENT_VARIABLE
 
 # From so many schemas in a batch on, fastavro decodes it: most of its ids must be damaged.
 _MOST_SCHEMAS = 64
-_INTERFACE = 2  # as in _avro.pyx: a stale build is not mistaken for a new one
+_INTERFACE = 2  # as in _columns.pyx: a stale build is not mistaken for a new one
 
 
 class _Known(NamedTuple):
@@ -57,7 +57,7 @@ class AvroDecoder(Decoder):
             self._fastavro: Any = import_module("fastavro")
         except ImportError as error:
             raise missing("fastavro>=1.9", error) from None
-        self._registry = value_format.registry
+        self._registry: Any = value_format.registry
         try:
             self._ours = self._parsed(value_format.schema.decode())
         except ValueError as error:
@@ -65,7 +65,7 @@ class AvroDecoder(Decoder):
         self._schema = self._ours.schema
         self._shape = shape_of(self._schema)
         if not pa.types.is_struct(self._shape.type):
-            raise ConfigurationError("value.schema must describe a record")
+            raise ConfigurationError(f"{value_format.prefix}schema must describe a record")
         self._compiled = compiled()
         self._parsed_once = lru_cache(maxsize=256)(self._parsed_or_why)
         self._same = lru_cache(maxsize=256)(self._written_so)
@@ -166,7 +166,7 @@ class AvroDecoder(Decoder):
 
     def _writer(self, number: int) -> _Known:
         """Return the registry's schema with an id. Raises ValueError if there is none, or if it is wrong."""
-        found = self._parsed_once(schema_of(self._registry, number))
+        found = self._parsed_once(self._registry.schema(number, AVRO).of(AVRO))
         if isinstance(found, str):
             raise ValueError(found)
         return found
@@ -197,7 +197,7 @@ def compiled() -> Any:
     if os.environ.get(ENVIRONMENT_VARIABLE) == "python":
         return None
     try:
-        module = import_module("managedconsumer.spark.decoding._avro")
+        module = import_module("managedconsumer.decoding._columns")
     except ImportError:
         return None
     return module if module.INTERFACE == _INTERFACE else None

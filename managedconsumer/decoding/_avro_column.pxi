@@ -1,4 +1,4 @@
-# The common part of all columns. Included by _avro.pyx.
+# The common part of all columns. Included by _columns.pyx.
 
 cdef class Column:
     """The common part of all columns: the union with null around them, and the null rows.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator, Mapping, Protocol, Tuple
+from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol, Tuple
 
+from managedconsumer.decoding.framing import Schemas
 from managedconsumer.errors import MissingPackageError
-from managedconsumer.spark.columns import errors_type
 
 #: A column, and the error of each bad row by its number; the column is null there.
 Decoded = Tuple[Any, Mapping[int, str]]
@@ -43,40 +43,61 @@ class ValueFormat:
     """A format with its schema, for the tasks.
 
     ``schema``: the text, or for Protobuf the descriptor set. ``message``: the full name of Protobuf's message.
-    ``registry``: a schema registry's URL; with one, each value begins with the id of its writer's schema.
+    ``registry``: a schema registry; with one, each value begins with the id of its writer's schema. ``prefix``: of the
+    options' names, for errors.
     """
 
     name: str
     schema: bytes = field(repr=False)
     message: str = ""
-    # May hold a password.
-    registry: str = field(default="", repr=False)
+    registry: Schemas | None = None
+    prefix: str = field(default="value.", compare=False)
 
 
 def missing(package: str, error: ImportError) -> MissingPackageError:
     """Return the error for a package that is not installed."""
     return MissingPackageError(
-        f"typed values need {package} ({error}): pip install '{package}' on the driver and the executors (what the "
-        "extra 'managedconsumer[typed]' brings)"
+        f"typed values need {package} ({error}): pip install '{package}', in Spark on the driver and the executors "
+        "(what the extra 'managedconsumer[typed]' brings)"
     )
 
 
-def decode(decoder: Decoder, raw: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the columns ``value`` and ``_errors`` of a binary array; in parts if they are too large."""
+def errors_type(names: Iterable[str]) -> Any:
+    """Return the type of the column of errors: the text, and the bytes of each column that could not be decoded."""
     import pyarrow as pa
 
+    return pa.struct([("error", pa.string()), *((name, pa.binary()) for name in names)])
+
+
+def decode(decoders: Mapping[str, Decoder], columns: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
+    """Yield ``columns`` with those of ``decoders`` decoded, and the errors; in parts if they are too large.
+
+    A value that cannot be decoded is null, and its row of the errors has the reason and its bytes.
+    """
+    rows = len(next(iter(columns.values())))
+    made, bad = dict(columns), {}
     try:
-        column, bad = decoder.decode(raw)
+        for name, decoder in decoders.items():
+            made[name], bad[name] = decoder.decode(columns[name])
     except TooLargeError:
-        middle = len(raw) // 2
-        yield from decode(decoder, raw[:middle])
-        yield from decode(decoder, raw[middle:])
+        middle = rows // 2
+        for part in (slice(0, middle), slice(middle, rows)):
+            yield from decode(decoders, {name: column[part] for name, column in columns.items()})
         return
-    errors = pa.nulls(len(raw), errors_type())
-    if bad:
-        rows = [{"error": bad[row], "value": raw[row].as_py()} if row in bad else None for row in range(len(raw))]
-        errors = pa.array(rows, errors_type())
-    yield column, errors
+    yield made, _errors(columns, bad, rows)
+
+
+def _errors(columns: Mapping[str, Any], bad: Mapping[str, Mapping[int, str]], rows: int) -> Any:
+    import pyarrow as pa
+
+    kind = errors_type(bad)
+    found: dict[int, dict[str, Any]] = {}
+    for name, errors in bad.items():
+        for row, why in errors.items():
+            before = found.setdefault(row, {})
+            text = why if len(bad) == 1 else "; ".join(filter(None, (before.get("error"), f"{name}: {why}")))
+            before.update({"error": text, name: columns[name][row].as_py()})
+    return pa.array([found.get(row) for row in range(rows)], kind) if found else pa.nulls(rows, kind)
 
 
 def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -> Decoded:

@@ -11,9 +11,9 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Callable
 
-from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.formats import Decoded, Decoder, ValueFormat, by_halves, missing
-from managedconsumer.spark.decoding.registry import PROTOBUF, RegistryError, schema_of, take_id
+from managedconsumer.decoding.formats import Decoded, Decoder, ValueFormat, by_halves, missing
+from managedconsumer.decoding.framing import PROTOBUF, take_id
+from managedconsumer.errors import ConfigurationError, RegistryError
 
 # The deepest nesting of messages in the place of a message.
 _DEEPEST = 100
@@ -26,7 +26,8 @@ class ProtobufDecoder(Decoder):
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
 
-        self._pa, self._registry, self._name = pa, value_format.registry, value_format.message
+        self._pa, self._name = pa, value_format.message
+        self._registry: Any = value_format.registry
         self._message_at = lru_cache(maxsize=1024)(self._message_of)
         pools, files, factory, errors = _modules()
         pool = pools.DescriptorPool()
@@ -36,7 +37,8 @@ class ProtobufDecoder(Decoder):
             found = pool.FindMessageTypeByName(value_format.message)
         except errors.DecodeError:
             raise ConfigurationError(
-                "value.schema is no descriptor set: protoc --include_imports --descriptor_set_out=FILE makes one"
+                f"{value_format.prefix}schema is no descriptor set: "
+                "protoc --include_imports --descriptor_set_out=FILE makes one"
             ) from None
         except (KeyError, TypeError) as error:
             raise ConfigurationError(f"the descriptor set has no message {value_format.message}: {error}") from None
@@ -65,7 +67,7 @@ class ProtobufDecoder(Decoder):
 
     def _message_of(self, number: int, places: tuple[int, ...]) -> str | None:
         """Return the full name of a message in a schema of the registry; None: there is none at that place."""
-        file = _file(schema_of(self._registry, number, PROTOBUF))
+        file = _file(self._registry.schema(number, PROTOBUF).of(PROTOBUF))
         names, inside = [file.package] if file.package else [], file.message_type
         for place in places:
             if not 0 <= place < len(inside):
@@ -110,7 +112,7 @@ def descriptor_set(serialized: str) -> bytes:
     found, known = _modules()[1].FileDescriptorSet(), _protobufs_own()
     for name in file.dependency:
         if name not in known:
-            raise ConfigurationError(f"the registry's schema imports {name}: give value.schema, a descriptor set")
+            raise ConfigurationError(f"the registry's schema imports {name}: give a descriptor set as the schema")
         found.file.add().ParseFromString(known[name])
     found.file.append(file)
     return bytes(found.SerializeToString())
@@ -124,7 +126,7 @@ def _file(serialized: str) -> Any:
     except (ValueError, errors.DecodeError):
         raise RegistryError(
             "the registry does not give Protobuf schemas in serialized form (?format=serialized), as Confluent's does. "
-            "Without value.format the values are bytes, for Spark's from_protobuf"
+            "Without a format the values are bytes, for Spark's from_protobuf"
         ) from None
 
 

@@ -1,4 +1,4 @@
-# Columns of values that hold no others. Included by _avro.pyx.
+# Columns of values that hold no others. Included by _columns.pyx.
 
 # The range of Python's datetime, and with it of Spark's Python API: the years 1 to 9999.
 cdef int64_t FIRST_DAY = -719162, LAST_DAY = 2932896
