@@ -38,7 +38,7 @@ _MOST_SCHEMAS = 64
 _INTERFACE = 2  # as in _columns.pyx: a stale build is not mistaken for a new one
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """A schema of ``fastavro.parse_schema``, its canonical form, and the bounds of its values."""
 
     schema: Any
@@ -53,13 +53,10 @@ class AvroDecoder(Decoder):
         import pyarrow as pa
 
         self._pa = pa
-        try:
-            self._fastavro: Any = import_module("fastavro")
-        except ImportError as error:
-            raise missing("fastavro>=1.9", error) from None
+        self._fastavro = _fastavro()
         self._registry: Any = value_format.registry
         try:
-            self._ours = self._parsed(value_format.schema.decode())
+            self._ours = parsed(value_format.schema.decode())
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
         self._schema = self._ours.schema
@@ -152,44 +149,57 @@ class AvroDecoder(Decoder):
         if self._registry:
             number, value = take_id(value)
             writer = self._writer(number)
-        size = writer.bounds.check(value)
-        source = io.BytesIO(value)
-        reader = None if writer is self._ours else self._schema
-        found = self._fastavro.schemaless_reader(source, writer.schema, reader)
-        if source.tell() != len(value):
-            raise ValueError(f"{len(value) - source.tell()} bytes are left: the value was written with another schema")
-        return found, size
+        return read_value(value, writer, None if writer is self._ours else self._schema)
 
     def _written_so(self, number: int) -> bool:
         """True if the registry's schema has the same encoding as ours."""
         return self._writer(number).canonical == self._ours.canonical
 
-    def _writer(self, number: int) -> _Known:
+    def _writer(self, number: int) -> Known:
         """Return the registry's schema with an id. Raises ValueError if there is none, or if it is wrong."""
         found = self._parsed_once(self._registry.schema(number, AVRO).of(AVRO))
         if isinstance(found, str):
             raise ValueError(found)
         return found
 
-    def _parsed_or_why(self, text: str) -> _Known | str:
+    def _parsed_or_why(self, text: str) -> Known | str:
         try:
-            return self._parsed(text)
+            return parsed(text)
         except ValueError as error:
             return str(error)
 
-    def _parsed(self, text: str) -> _Known:
-        """Parse a schema, which may come from anywhere. Raises ValueError if anything is wrong."""
-        try:
-            given = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"the Avro schema is no JSON: {error}") from None
-        try:
-            schema = self._fastavro.parse_schema(_understood(given))
-            return _Known(schema, self._fastavro.schema.to_parsing_canonical_form(schema), Bounds(schema))
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 (fastavro raises many for a schema from anywhere)
-            raise ValueError(f"the Avro schema is wrong: {told(error)}") from None
+
+def parsed(text: str) -> Known:
+    """Parse a schema, which may come from anywhere. Raises ValueError if anything is wrong."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the Avro schema is no JSON: {error}") from None
+    fastavro = _fastavro()
+    try:
+        schema = fastavro.parse_schema(_understood(given))
+        return Known(schema, fastavro.schema.to_parsing_canonical_form(schema), Bounds(schema))
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 (fastavro raises many for a schema from anywhere)
+        raise ValueError(f"the Avro schema is wrong: {told(error)}") from None
+
+
+def read_value(value: bytes, writer: Known, reader: Any = None) -> tuple[Any, int]:
+    """Decode a value by fastavro, to the schema ``reader``; return it and its size in columns. Raises any Exception."""
+    size, source = writer.bounds.check(value), io.BytesIO(value)
+    found = _fastavro().schemaless_reader(source, writer.schema, reader)
+    if source.tell() != len(value):
+        raise ValueError(f"{len(value) - source.tell()} bytes are left: the value was written with another schema")
+    return found, size
+
+
+@lru_cache(maxsize=1)
+def _fastavro() -> Any:
+    try:
+        return import_module("fastavro")
+    except ImportError as error:
+        raise missing("fastavro>=1.9", error) from None
 
 
 def compiled() -> Any:

@@ -66,15 +66,35 @@ class ProtobufDecoder(Decoder):
         return rest
 
     def _message_of(self, number: int, places: tuple[int, ...]) -> str | None:
-        """Return the full name of a message in a schema of the registry; None: there is none at that place."""
-        file = _file(self._registry.schema(number, PROTOBUF).of(PROTOBUF))
-        names, inside = [file.package] if file.package else [], file.message_type
-        for place in places:
-            if not 0 <= place < len(inside):
-                return None
-            names.append(inside[place].name)
-            inside = [each for each in inside[place].nested_type if not each.options.map_entry]
-        return ".".join(names)
+        return message_at(_file(self._registry.schema(number, PROTOBUF).of(PROTOBUF)), places)
+
+
+def message_at(file: Any, places: tuple[int, ...]) -> str | None:
+    """Return the full name of the message at that place of a schema; None: there is none."""
+    names, inside = [file.package] if file.package else [], file.message_type
+    for place in places:
+        if not 0 <= place < len(inside):
+            return None
+        names.append(inside[place].name)
+        inside = [each for each in inside[place].nested_type if not each.options.map_entry]
+    return ".".join(names)
+
+
+def message_classes(descriptors: bytes) -> Callable[[tuple[int, ...]], Any]:
+    """Return a function from a place in the last file of a descriptor set to the class of that message."""
+    pools, files, factory, _ = _modules()
+    pool, given = pools.DescriptorPool(), files.FileDescriptorSet.FromString(descriptors).file
+    for each in given:
+        pool.Add(each)
+
+    @lru_cache(maxsize=256)
+    def class_at(places: tuple[int, ...]) -> Any:
+        name = message_at(given[-1], places)
+        if name is None:
+            raise ValueError(f"the schema has no message {places}")
+        return factory.GetMessageClass(pool.FindMessageTypeByName(name))
+
+    return class_at
 
 
 def take_places(value: bytes) -> tuple[tuple[int, ...], bytes]:
@@ -115,6 +135,20 @@ def descriptor_set(serialized: str) -> bytes:
             raise ConfigurationError(f"the registry's schema imports {name}: give a descriptor set as the schema")
         found.file.add().ParseFromString(known[name])
     found.file.append(file)
+    return bytes(found.SerializeToString())
+
+
+def descriptor_set_of(message: Any) -> bytes:
+    """Return the descriptor set of a message's class, with all files that it imports."""
+    found = _modules()[1].FileDescriptorSet()
+
+    def add(file: Any) -> None:
+        for each in file.dependencies:
+            add(each)
+        if file.name not in [known.name for known in found.file]:
+            file.CopyToProto(found.file.add())
+
+    add(message.DESCRIPTOR.file)
     return bytes(found.SerializeToString())
 
 

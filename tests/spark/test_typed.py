@@ -21,8 +21,8 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.connection_pool import close_shared_pools
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.typed_columns import format_of
+from tests.registries import Registry, framed
 from tests.spark.queries import Query
-from tests.spark.registries import Registry, framed
 
 fastavro = pytest.importorskip("fastavro")
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 500000, dt.timezone.utc)

@@ -90,6 +90,21 @@ class Registry:
             raise ConfigurationError(f"the subject {subject!r}: {error}") from error
         raise ConfigurationError(f"the registry {self._where} has no subject {subject!r}")
 
+    def decoder(self, *, keys: bool = False) -> Callable[[Any, Any], tuple[Any, Any]]:
+        """Return a ``deserializer`` for Confluent's wire format, which decodes values, with ``keys`` keys, too.
+
+        Each is decoded by its own writer's schema (Avro, JSON or Protobuf): records and messages are dicts, None stays
+        None. What cannot be decoded raises, and the consumer's ``on_error`` decides. Needs the extra ``typed``.
+        """
+        from managedconsumer.decoding.dicts import reader_of
+
+        read = reader_of(self)
+
+        def decode(value: Any, key: Any) -> tuple[Any, Any]:
+            return None if value is None else read(value), read(key) if keys and key is not None else key
+
+        return decode
+
     def _look_up(self, number: int, form: str) -> Schema:
         """Ask for a schema, which never changes."""
         absent = ValueError(f"the registry has no schema {number}")

@@ -20,7 +20,7 @@ from managedconsumer.runtime.net import schema_registry as module
 from managedconsumer.runtime.net.https import MOST_BYTES, ElsewhereError, _SameOrigin
 from managedconsumer.runtime.net.schema_registry import Registry as Client
 from managedconsumer.typed_columns import format_of
-from tests.spark.registries import Answer, Registry, framed
+from tests.registries import Answer, Registry, framed
 
 pytest.importorskip("fastavro")
 OURS = {"type": "record", "name": "V", "fields": [{"name": "x", "type": "long"}]}

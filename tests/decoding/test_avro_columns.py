@@ -21,7 +21,7 @@ from managedconsumer.decoding.formats import ValueFormat, by_halves
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.net.schema_registry import Registry
 from managedconsumer.wire import records
-from tests.spark.registries import has_avro
+from tests.registries import has_avro
 
 fastavro = pytest.importorskip("fastavro")
 needs_build = pytest.mark.skipif(compiled() is None, reason="this process runs without compiled modules")

@@ -16,8 +16,8 @@ from managedconsumer.decoding.avro_values import AvroDecoder, compiled
 from managedconsumer.decoding.formats import decode
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.net.schema_registry import Registry
-from tests.spark.registries import framed, has_avro
-from tests.spark.test_avro_columns import decoder_of, needs_build, written
+from tests.decoding.test_avro_columns import decoder_of, needs_build, written
+from tests.registries import framed, has_avro
 
 REGISTRY = Registry("http://registry")
 OURS = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}

@@ -15,7 +15,7 @@ from managedconsumer.decoding.formats import ValueFormat, decode
 from managedconsumer.decoding.protobuf_values import take_places
 from managedconsumer.errors import ConfigurationError, RegistryError
 from managedconsumer.typed_columns import format_of
-from tests.spark.registries import NOT_FOUND, Registry, framed
+from tests.registries import NOT_FOUND, Registry, framed
 
 VIEW = {
     "type": "object",

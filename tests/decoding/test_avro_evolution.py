@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from managedconsumer.decoding.avro_values import AvroDecoder, compiled
 from managedconsumer.runtime.net.schema_registry import Registry
-from tests.spark.registries import has_avro
-from tests.spark.test_avro_columns import EXAMPLES, Schemas, by_fastavro, damage, decoder_of, written
+from tests.decoding.test_avro_columns import EXAMPLES, Schemas, by_fastavro, damage, decoder_of, written
+from tests.registries import has_avro
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="this process runs without compiled modules")
 REGISTRY = Registry("http://registry")
