@@ -18,6 +18,10 @@ cdef class Fixed(Column):
             self.data.hold(self.room * self.width)
         return 0
 
+    cdef int store(self, uint64_t value, const uint8_t *start) except -1:
+        memcpy(self.data.start + self.rows * self.width, &value, self.width)
+        return 0
+
     cdef int blank(self) except -1:
         memset(self.data.start + self.rows * self.width, 0, self.width)
         return 0
@@ -148,6 +152,10 @@ cdef class Boolean(Column):
         wire.place += 1
         return 0
 
+    cdef int store(self, uint64_t value, const uint8_t *start) except -1:
+        self.put(value != 0)
+        return 0
+
     cdef void put(self, int bit) noexcept:
         if bit:
             self.data.start[self.rows >> 3] |= <uint8_t>(1 << (self.rows & 7))
@@ -207,6 +215,11 @@ cdef class Bytes(Column):
         self.put(wire.place, size)
         wire.place += size
         return 0
+
+    cdef int store(self, uint64_t value, const uint8_t *start) except -1:
+        if self.text:
+            check_text(start, value)
+        return self.put(start, value)
 
     cdef int blank(self) except -1:
         (<int32_t *>self.offsets.start)[self.rows + 1] = <int32_t>self.used

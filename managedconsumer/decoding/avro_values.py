@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Mapping
+from typing import Any
 
 from managedconsumer.decoding.avro_bounds import Bounds
 from managedconsumer.decoding.avro_evolution import Evolution, evolution
@@ -24,18 +23,18 @@ from managedconsumer.decoding.formats import (
     TooLargeError,
     ValueFormat,
     by_halves,
+    compiled,
     joined,
     missing,
+    read_again,
     told,
 )
 from managedconsumer.decoding.framing import AVRO, PREFIX, number_in, take_id
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.values import NamedTuple
-from managedconsumer.wire.records import ENVIRONMENT_VARIABLE
 
 # From so many schemas in a batch on, fastavro decodes it: most of its ids must be damaged.
 _MOST_SCHEMAS = 64
-_INTERFACE = 2  # as in _columns.pyx: a stale build is not mistaken for a new one
 
 
 class Known(NamedTuple):
@@ -119,23 +118,14 @@ class AvroDecoder(Decoder):
         empty = known.shape.column(self._compiled, self._pa)
         column, bad = self._compiled.decode(empty, raw, lambda _number: True, weight)
         made = known.step(column)
-        return self._read_again(made, bad, raw) if bad else (made, bad)
-
-    def _read_again(self, made: Any, bad: Mapping[int, str], raw: Any) -> Decoded:
-        """Decode bad rows again by fastavro, as damage in a dropped field does not matter."""
-        pa, rows = self._pa, list(bad)
-        column, still = by_halves(self._array, self.type(), raw.take(pa.array(rows)))
-        where = list(range(len(raw)))
-        for at, row in enumerate(rows):
-            where[row] = len(raw) + at
-        return joined([made, column], self.type()).take(pa.array(where)), {rows[at]: why for at, why in still.items()}
+        return read_again(self._array, made, bad, raw)
 
     def _evolution_of(self, number: int) -> Evolution | None:
         return evolution(self._writer(number).schema, self._shape, self._fastavro.schema.to_parsing_canonical_form)
 
-    def _array(self, values: list[bytes | None]) -> Any:
+    def _array(self, raw: Any) -> Any:
         found, size = [], 0
-        for value in values:
+        for value in raw.to_pylist():
             if size > BATCH_BYTES:
                 raise TooLargeError
             row, weight = (None, self._ours.bounds.weight) if value is None else self._read(value)
@@ -200,17 +190,6 @@ def _fastavro() -> Any:
         return import_module("fastavro")
     except ImportError as error:
         raise missing("fastavro>=1.9", error) from None
-
-
-def compiled() -> Any:
-    """Return the compiled module; None: it is not built, or ``MANAGEDCONSUMER_IMPL`` asks for Python."""
-    if os.environ.get(ENVIRONMENT_VARIABLE) == "python":
-        return None
-    try:
-        module = import_module("managedconsumer.decoding._columns")
-    except ImportError:
-        return None
-    return module if module.INTERFACE == _INTERFACE else None
 
 
 def _understood(schema: Any) -> Any:

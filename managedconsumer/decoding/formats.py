@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol, Tuple
 
 from managedconsumer.decoding.framing import Schemas
 from managedconsumer.errors import MissingPackageError
+from managedconsumer.wire.records import ENVIRONMENT_VARIABLE
 
 #: A column, and the error of each bad row by its number; the column is null there.
 Decoded = Tuple[Any, Mapping[int, str]]
 #: The size (bytes) from which on a batch of columns is cut.
 BATCH_BYTES = 256 * 1024 * 1024
+_INTERFACE = 3  # as in _columns.pyx: a stale build is not mistaken for a new one
 # The most characters of an error.
 _TEXT = 500
 
@@ -100,7 +104,7 @@ def _errors(columns: Mapping[str, Any], bad: Mapping[str, Mapping[int, str]], ro
     return pa.array([found.get(row) for row in range(rows)], kind) if found else pa.nulls(rows, kind)
 
 
-def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -> Decoded:
+def by_halves(array: Callable[[Any], Any], kind: Any, raw: Any) -> Decoded:
     """Decode with ``array``, which makes an array of type ``kind``, or raises any Exception if a value is bad.
 
     First all values at once; on an error each half by itself, down to the bad value.
@@ -110,17 +114,17 @@ def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -
     bad: dict[int, str] = {}
     size = 0
 
-    def halves(values: list[bytes | None], first: int) -> list[Any]:
-        if not values:
+    def halves(first: int, end: int) -> list[Any]:
+        if first == end:
             return []
         try:
-            made = array(values)
+            made = array(raw[first:end])
         except (OSError, TooLargeError):
             raise  # the registry does not answer: no record is bad
         except Exception as error:  # other libraries' decoders, and data from anywhere
-            if isinstance(error, MemoryError) and len(values) == 1:
+            if isinstance(error, MemoryError) and end == first + 1:
                 raise
-            if len(values) == 1:
+            if end == first + 1:
                 bad[first] = told(error)
                 return [pa.nulls(1, kind)]
         else:
@@ -129,10 +133,10 @@ def by_halves(array: Callable[[list[bytes | None]], Any], kind: Any, raw: Any) -
             if size > BATCH_BYTES and len(raw) > 1:
                 raise TooLargeError
             return [made]
-        middle = len(values) // 2
-        return halves(values[:middle], first) + halves(values[middle:], first + middle)
+        middle = (first + end) // 2
+        return halves(first, middle) + halves(middle, end)
 
-    return joined(halves(raw.to_pylist(), 0), kind), bad
+    return joined(halves(0, len(raw)), kind), bad
 
 
 def joined(parts: list[Any], kind: Any) -> Any:
@@ -146,3 +150,28 @@ def joined(parts: list[Any], kind: Any) -> Any:
         return pa.concat_arrays(arrays) if arrays else pa.nulls(0, kind)
     except pa.ArrowInvalid as error:
         raise TooLargeError(str(error)) from None
+
+
+def read_again(array: Callable[[Any], Any], made: Any, bad: Mapping[int, str], raw: Any) -> Decoded:
+    """Decode ``bad`` rows of ``made`` by ``array``: what is rare, or damage that does not matter, is no error there."""
+    import pyarrow as pa
+
+    if not bad:
+        return made, bad
+    rows = list(bad)
+    column, still = by_halves(array, made.type, raw.take(pa.array(rows)))
+    where = list(range(len(raw)))
+    for at, row in enumerate(rows):
+        where[row] = len(raw) + at
+    return joined([made, column], made.type).take(pa.array(where)), {rows[at]: why for at, why in still.items()}
+
+
+def compiled() -> Any:
+    """Return the compiled module; None: it is not built, or ``MANAGEDCONSUMER_IMPL`` asks for Python."""
+    if os.environ.get(ENVIRONMENT_VARIABLE) == "python":
+        return None
+    try:
+        module = import_module("managedconsumer.decoding._columns")
+    except ImportError:
+        return None
+    return module if module.INTERFACE == _INTERFACE else None

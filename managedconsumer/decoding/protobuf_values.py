@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
-from managedconsumer.decoding.formats import Decoded, Decoder, ValueFormat, by_halves, missing
+from managedconsumer.decoding.formats import Decoded, Decoder, ValueFormat, by_halves, compiled, missing, read_again
 from managedconsumer.decoding.framing import PROTOBUF, take_id
 from managedconsumer.errors import ConfigurationError, RegistryError
 
@@ -44,15 +44,36 @@ class ProtobufDecoder(Decoder):
             raise ConfigurationError(f"the descriptor set has no message {value_format.message}: {error}") from None
         self._class = factory.GetMessageClass(found)
         self._type, self._row = _message(pa, found, ())
+        module = compiled()
+        self._compiled = module if module and _column(module, pa, self._type, found) is not None else None
 
     def type(self) -> Any:
         return self._type
 
     def decode(self, raw: Any) -> Decoded:
-        return by_halves(self._array, self._type, raw)
+        if self._compiled is None:
+            return by_halves(self._array, self._type, raw)
+        bare, others = self._without_head(raw) if self._registry else (raw, ())
+        column = _column(self._compiled, self._pa, self._type, self._class.DESCRIPTOR)
+        made, bad = self._compiled.decode(column, bare, None, 1 + 17 * self._type.num_fields)
+        return read_again(self._array, made, {**bad, **dict.fromkeys(others, "")}, raw)
 
-    def _array(self, values: list[bytes | None]) -> Any:
-        parse, row = self._class.FromString, self._row
+    def _without_head(self, raw: Any) -> tuple[Any, Sequence[int]]:
+        """Return the messages behind the first value's schema and place, and the rows that begin otherwise."""
+        import pyarrow.compute as pc
+
+        for value in raw.drop_null()[:1].to_pylist():
+            try:
+                head = value[: len(value) - len(self._bare(value))]
+            except ValueError:
+                break
+            return pc.binary_replace_slice(raw, 0, len(head), b""), pc.indices_nonzero(
+                pc.invert(pc.starts_with(raw, head)).fill_null(False)
+            ).to_pylist()
+        return raw, range(len(raw))
+
+    def _array(self, raw: Any) -> Any:
+        parse, row, values = self._class.FromString, self._row, raw.to_pylist()
         if self._registry:
             values = [None if value is None else self._bare(value) for value in values]
         return self._pa.array([None if value is None else row(parse(value)) for value in values], self._type)
@@ -226,6 +247,52 @@ def _field(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]:
     if field.is_repeated:
         return pa.list_(pa.field("element", kind)), lambda found: [convert(each) for each in found]
     return kind, convert
+
+
+# By a field's type (``FieldDescriptor.TYPE_...``): the compiled column, the wire type, and the form of its varint
+# (1: zigzag, 2: 32 bits without a sign). Without one for uint64, which needs a decimal, and for groups.
+_COLUMNS = {
+    1: ("Real", 1, 0),
+    2: ("Real", 5, 0),
+    3: ("Long", 0, 0),
+    5: ("Int", 0, 0),
+    7: ("Long", 5, 0),
+    8: ("Boolean", 0, 0),
+    9: ("Bytes", 2, 0),
+    11: ("Message", 2, 0),
+    12: ("Bytes", 2, 0),
+    13: ("Long", 0, 2),
+    14: ("Names", 0, 0),
+    15: ("Int", 5, 0),
+    16: ("Long", 1, 0),
+    17: ("Int", 0, 3),
+    18: ("Long", 0, 1),
+}
+
+
+def _column(compiled: Any, pa: Any, kind: Any, descriptor: Any) -> Any:
+    """Return an empty compiled column for a message; None: it has repeated or required fields, or rare ones."""
+    fields, slots = [], []
+    for field, each in zip(descriptor.fields, kind, strict=True):
+        choice, inner = field.containing_oneof, field.message_type
+        rare = field.is_repeated or field.is_required or (choice is not None and len(choice.fields) > 1)
+        if rare or field.type not in _COLUMNS:
+            return None
+        name, wire_type, form = _COLUMNS[field.type]
+        if inner is not None:
+            stamp = inner.full_name == _TIMESTAMP
+            made = compiled.Moment(pa, each.type) if stamp else _column(compiled, pa, each.type, inner)
+            if made is None:
+                return None
+        elif name == "Names":
+            names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+            made = compiled.Names(pa, each.type, names=names)
+        else:
+            options = {"Real": {"width": 4 if wire_type == 5 else 8}, "Bytes": {"text": field.type == 9}}
+            made = getattr(compiled, name)(pa, each.type, **options.get(name, {}))
+        fields.append(made)
+        slots.append((field.number, wire_type, form, field.has_presence))
+    return compiled.Message(pa, kind, fields=fields, slots=slots)
 
 
 def _single(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]:

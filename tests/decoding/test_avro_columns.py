@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from managedconsumer.decoding.avro_values import AvroDecoder, compiled
-from managedconsumer.decoding.formats import ValueFormat, by_halves
+from managedconsumer.decoding.avro_values import AvroDecoder
+from managedconsumer.decoding.formats import ValueFormat, by_halves, compiled
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.net.schema_registry import Registry
 from managedconsumer.wire import records
@@ -179,7 +179,7 @@ def test_damaged_values(case: tuple[Any, list[Any]], seed: int) -> None:
     column.validate(full=True)
     for row, value in enumerate(raw.to_pylist()):
         if row not in bad:
-            assert repr(column[row].as_py()) == repr(decoder._array([value])[0].as_py())
+            assert repr(column[row].as_py()) == repr(decoder._array(pa.array([value], pa.binary()))[0].as_py())
         else:
             assert column[row].as_py() is None
             assert str(bad[row])

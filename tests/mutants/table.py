@@ -544,11 +544,11 @@ MUTANTS = read(r"""
 +if status == 404:
 @ decoding/json_values.py spark/test_typed.py
 # JSON: a value goes on in the next one
--line[:1] == b"{" and line[-1:] == b"}" for
-+line[:1] == b"{" for
+-pc.and_(pc.starts_with(lines, "{"), pc.ends_with(lines, "}"))
++pc.starts_with(lines, "{")
 # JSON: any bytes are text
--        text.decode()  # Arrow accepts
-+        # Arrow accepts
+-raw.cast(pa.string())
++raw.cast(pa.string(), safe=False)
 @ decoding/protobuf_values.py decoding/test_framed.py
 # Protobuf: the bytes of another message make a row
 -        if found != self._name:
