@@ -51,7 +51,7 @@ def refuse_the_twin() -> None:
 
     The checkout comes first on the path of these programs, whatever is installed.
     """
-    from managedconsumer.decoding.formats import compiled
+    from managedconsumer.decoding.compiled import compiled
     from managedconsumer.wire import records
 
     missing = [] if records.__impl__ == "cython" else [f"the decoder of records ({records.__impl_reason__})"]

@@ -16,6 +16,7 @@ from typing import Any
 from managedconsumer.decoding.avro_bounds import Bounds
 from managedconsumer.decoding.avro_evolution import Evolution, evolution
 from managedconsumer.decoding.avro_shapes import is_sound, shape_of
+from managedconsumer.decoding.compiled import compiled
 from managedconsumer.decoding.formats import (
     BATCH_BYTES,
     Decoded,
@@ -23,7 +24,6 @@ from managedconsumer.decoding.formats import (
     TooLargeError,
     ValueFormat,
     by_halves,
-    compiled,
     joined,
     missing,
     read_again,

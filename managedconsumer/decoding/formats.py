@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol, Tuple
 
 from managedconsumer.decoding.framing import Schemas
 from managedconsumer.errors import MissingPackageError
-from managedconsumer.wire.records import ENVIRONMENT_VARIABLE
 
 #: A column, and the error of each bad row by its number; the column is null there.
 Decoded = Tuple[Any, Mapping[int, str]]
 #: The size (bytes) from which on a batch of columns is cut.
 BATCH_BYTES = 256 * 1024 * 1024
-_INTERFACE = 3  # as in _columns.pyx: a stale build is not mistaken for a new one
 # The most characters of an error.
 _TEXT = 500
 
@@ -164,14 +160,3 @@ def read_again(array: Callable[[Any], Any], made: Any, bad: Mapping[int, str], r
     for at, row in enumerate(rows):
         where[row] = len(raw) + at
     return joined([made, column], made.type).take(pa.array(where)), {rows[at]: why for at, why in still.items()}
-
-
-def compiled() -> Any:
-    """Return the compiled module; None: it is not built, or ``MANAGEDCONSUMER_IMPL`` asks for Python."""
-    if os.environ.get(ENVIRONMENT_VARIABLE) == "python":
-        return None
-    try:
-        module = import_module("managedconsumer.decoding._columns")
-    except ImportError:
-        return None
-    return module if module.INTERFACE == _INTERFACE else None

@@ -11,7 +11,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, Callable, Sequence
 
-from managedconsumer.decoding.formats import Decoded, Decoder, ValueFormat, by_halves, compiled, missing, read_again
+from managedconsumer.decoding.compiled import compiled
+from managedconsumer.decoding.formats import Decoded, Decoder, ValueFormat, by_halves, missing, read_again
 from managedconsumer.decoding.framing import PROTOBUF, take_id
 from managedconsumer.errors import ConfigurationError, RegistryError
 

@@ -52,8 +52,8 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
 def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[Any]:
     ids = {topic: bytes.fromhex(known) for topic, known in task.ids.items()}
     wanted = [Range(*part, ids.get(part.topic)) for part in task.parts]
-    plain = of_kafka(options.columns)
-    bare = plain == options.columns and (options.value is None or "value" not in plain)
+    plain = of_kafka(options.columns, tuple(options.formats))
+    bare = plain == options.columns and not options.formats.keys() & plain
     strict = options.fail_on_data_loss
 
     def on_lost(part: Range) -> Callable[[int, int], None] | None:
@@ -69,15 +69,16 @@ def _read(options: SourceOptions, pool: ConnectionPool, task: Task) -> Iterator[
 
 def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Iterator[Any]:
     """Yield a batch of records with the columns of this source; several if typed values are very large."""
-    made = {name: batch.column(name) for name in of_kafka(options.columns)}
+    made = {name: batch.column(name) for name in batch.schema.names}
     if RANGE in options.columns:
         entry = task.ranges.get(TopicPartition(part.topic, part.partition))
         made[RANGE] = range_column(task.data, entry, batch.num_rows)
-    if options.value is not None and "value" in made:
+    typed = {name: each for name, each in options.formats.items() if name in made}
+    if typed:
         from managedconsumer.decoding.decoders import decoder_of
         from managedconsumer.decoding.formats import decode
 
-        for rows, errors in decode({"value": decoder_of(options.value)}, made):
+        for rows, errors in decode({name: decoder_of(each) for name, each in typed.items()}, made):
             yield _of_columns({**rows, ERRORS: errors}, options)
     else:
         yield _of_columns(made, options)

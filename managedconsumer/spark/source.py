@@ -71,12 +71,12 @@ def _types(options: SourceOptions) -> dict[str, T.DataType]:
     """The types of all columns: those of Spark's own Kafka source, and ours."""
     kinds = {field.name: field.type for field in kafka_schema(COLUMNS)}
     kinds[RANGE] = range_type()
-    if options.value is not None:
+    if options.formats:
         from managedconsumer.decoding.decoders import decoder_of
         from managedconsumer.decoding.formats import errors_type
 
-        kinds[ERRORS] = errors_type(["value"])
-        kinds["value"] = decoder_of(options.value).type()
+        kinds[ERRORS] = errors_type(options.formats)
+        kinds |= {name: decoder_of(each).type() for name, each in options.formats.items()}
     return {name: from_arrow_type(kind) for name, kind in kinds.items()}
 
 

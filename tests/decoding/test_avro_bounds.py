@@ -13,7 +13,8 @@ import pytest
 
 from managedconsumer.decoding.avro_bounds import MOST_EMPTY_ITEMS
 from managedconsumer.decoding.avro_values import AvroDecoder
-from managedconsumer.decoding.formats import compiled, decode
+from managedconsumer.decoding.compiled import compiled
+from managedconsumer.decoding.formats import decode
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.net.schema_registry import Registry
 from tests.decoding.test_avro_columns import decoder_of, needs_build, written

@@ -17,7 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from managedconsumer.decoding.avro_values import AvroDecoder
-from managedconsumer.decoding.formats import ValueFormat, by_halves, compiled
+from managedconsumer.decoding.compiled import compiled
+from managedconsumer.decoding.formats import ValueFormat, by_halves
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.net.schema_registry import Registry
 from managedconsumer.wire import records

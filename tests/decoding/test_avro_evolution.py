@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from managedconsumer.decoding.avro_values import AvroDecoder
-from managedconsumer.decoding.formats import compiled
+from managedconsumer.decoding.compiled import compiled
 from managedconsumer.runtime.net.schema_registry import Registry
 from tests.decoding.test_avro_columns import EXAMPLES, Schemas, by_fastavro, damage, decoder_of, written
 from tests.registries import has_avro

@@ -175,7 +175,9 @@ def flat(rng: random.Random) -> Any:
     """A schema of random single fields, some of which are messages."""
     files = pytest.importorskip("google.protobuf.descriptor_pb2")
     kinds = files.FieldDescriptorProto
-    made = files.FileDescriptorProto(name=f"f{rng.random()}.proto", package="f", syntax=rng.choice(["proto2", "proto3"]))
+    made = files.FileDescriptorProto(
+        name=f"f{rng.random()}.proto", package="f", syntax=rng.choice(["proto2", "proto3"])
+    )
     made.dependency.append("google/protobuf/timestamp.proto")
     enum = made.enum_type.add(name="E")
     enum.value.add(name="NONE", number=0)

@@ -153,7 +153,7 @@ class Registry:
     def _sent(self) -> dict[str, str]:
         """Return the headers of a request. Raises OSError if no token is to be had."""
         sent, auth = {"Accept": "application/vnd.schemaregistry.v1+json", **self._headers}, self._auth
-        if isinstance(auth, tuple):
+        if isinstance(auth, tuple) and not callable(auth):
             sent["Authorization"] = f"Basic {base64.b64encode(':'.join(auth).encode()).decode()}"
         elif auth is not None:
             token = auth() if callable(auth) else auth
