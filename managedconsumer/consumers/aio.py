@@ -81,7 +81,7 @@ class AsyncReader:
         who = self._task_number() or self._engine.handler.ident()
         thread_ids.acting.set(who)
         take = partial(self._engine.collector.take_columns, columns=names if typed is None else typed.raw)
-        tries, delivery = Tries(self._engine, timeout, self._engine.handler.now), self._engine.delivery
+        tries, delivery = Tries(self._engine, timeout), self._engine.delivery
         while (found := await self._take(take, who, tries.left())) is not None:
             if typed is None:
                 return found[0]

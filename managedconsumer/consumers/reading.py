@@ -115,7 +115,7 @@ class Reader:
 
     def typed(self, typed: TypedColumns, timeout: float | None) -> Any:
         """Return :meth:`columns`, decoded. What a registry that is down keeps back is delivered later."""
-        handler, tries = self._engine.handler, Tries(self._engine, timeout, self._engine.handler.now)
+        handler, tries = self._engine.handler, Tries(self._engine, timeout)
         while (batch := self.columns(typed.raw, tries.left())) is not None:
             try:
                 made, behind = handler.run_blocking(typed.first, batch)
@@ -238,9 +238,9 @@ class Reader:
 class Tries:
     """The attempts of one call that decodes columns, while a schema registry does not answer."""
 
-    def __init__(self, engine: Engine, timeout: float | None, now: Callable[[], float]) -> None:
-        self._engine, self._now = engine, now
-        self._end = None if timeout is None else now() + timeout
+    def __init__(self, engine: Engine, timeout: float | None) -> None:
+        self._engine, self._now = engine, engine.handler.now
+        self._end = None if timeout is None else self._now() + timeout
         self._pause, self._until = _FIRST_PAUSE, 0.0
 
     def left(self) -> float | None:
@@ -257,9 +257,5 @@ class Tries:
 
     def wait(self) -> bool:
         """True while the next attempt is not due, and neither a stop nor a callback wants the consuming thread."""
-        engine = self._engine
-        return (
-            self._now() < self._until
-            and self.left() != 0.0
-            and not (engine.life.interrupted or engine.delivery.tasks_waiting)
-        )
+        wanted = self._engine.life.interrupted or self._engine.delivery.tasks_waiting
+        return self._now() < self._until and self.left() != 0.0 and not wanted

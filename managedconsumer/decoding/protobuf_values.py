@@ -7,6 +7,7 @@ the outer messages and its own. A value of another message is a bad row, as its 
 from __future__ import annotations
 
 import base64
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from importlib import import_module
 from typing import Any, Callable, Sequence
@@ -19,6 +20,7 @@ from managedconsumer.errors import ConfigurationError, RegistryError
 # The deepest nesting of messages in the place of a message.
 _DEEPEST = 100
 _TIMESTAMP = "google.protobuf.Timestamp"
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class ProtobufDecoder(Decoder):
@@ -74,10 +76,14 @@ class ProtobufDecoder(Decoder):
         return raw, range(len(raw))
 
     def _array(self, raw: Any) -> Any:
-        parse, row, values = self._class.FromString, self._row, raw.to_pylist()
+        values = raw.to_pylist()
         if self._registry:
             values = [None if value is None else self._bare(value) for value in values]
-        return self._pa.array([None if value is None else row(parse(value)) for value in values], self._type)
+        return self._pa.array([None if value is None else self.read(value) for value in values], self._type)
+
+    def read(self, value: bytes) -> Any:
+        """Decode a message to a dict: enums by name, fields that are not set None. Raises any Exception."""
+        return self._row(self._class.FromString(value))
 
     def _bare(self, value: bytes) -> bytes:
         number, value = take_id(value)
@@ -88,7 +94,7 @@ class ProtobufDecoder(Decoder):
         return rest
 
     def _message_of(self, number: int, places: tuple[int, ...]) -> str | None:
-        return message_at(_file(self._registry.schema(number, PROTOBUF).of(PROTOBUF)), places)
+        return message_at(file_of(self._registry.schema(number, PROTOBUF).of(PROTOBUF)), places)
 
 
 def message_at(file: Any, places: tuple[int, ...]) -> str | None:
@@ -100,23 +106,6 @@ def message_at(file: Any, places: tuple[int, ...]) -> str | None:
         names.append(inside[place].name)
         inside = [each for each in inside[place].nested_type if not each.options.map_entry]
     return ".".join(names)
-
-
-def message_classes(descriptors: bytes) -> Callable[[tuple[int, ...]], Any]:
-    """Return a function from a place in the last file of a descriptor set to the class of that message."""
-    pools, files, factory, _ = _modules()
-    pool, given = pools.DescriptorPool(), files.FileDescriptorSet.FromString(descriptors).file
-    for each in given:
-        pool.Add(each)
-
-    @lru_cache(maxsize=256)
-    def class_at(places: tuple[int, ...]) -> Any:
-        name = message_at(given[-1], places)
-        if name is None:
-            raise ValueError(f"the schema has no message {places}")
-        return factory.GetMessageClass(pool.FindMessageTypeByName(name))
-
-    return class_at
 
 
 def take_places(value: bytes) -> tuple[tuple[int, ...], bytes]:
@@ -148,7 +137,7 @@ def _zigzag(value: bytes, at: int) -> tuple[int, int]:
 def descriptor_set(serialized: str) -> bytes:
     """Return the descriptor set of a registry's schema, with the files of Protobuf that it imports."""
     try:
-        file = _file(serialized)
+        file = file_of(serialized)
     except RegistryError as error:
         raise ConfigurationError(str(error)) from None
     found, known = _modules()[1].FileDescriptorSet(), _protobufs_own()
@@ -174,7 +163,7 @@ def descriptor_set_of(message: Any) -> bytes:
     return bytes(found.SerializeToString())
 
 
-def _file(serialized: str) -> Any:
+def file_of(serialized: str) -> Any:
     """Parse a ``FileDescriptorProto``. Raises RegistryError for a registry that does not serialize schemas."""
     _, files, _, errors = _modules()
     try:
@@ -195,7 +184,7 @@ def _modules() -> tuple[Any, Any, Any, Any]:
             import_module("google.protobuf.message"),
         )
     except ImportError as error:
-        raise missing("protobuf>=5", error) from None
+        raise missing("protobuf>=6.31", error) from None
 
 
 def _protobufs_own() -> dict[str, bytes]:
@@ -218,7 +207,7 @@ Convert = Callable[[Any], Any]
 def _message(pa: Any, descriptor: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]:
     """Return the type of a message, and a function that makes a row of one."""
     if descriptor.full_name == _TIMESTAMP:
-        return pa.timestamp("us", tz="UTC"), _microseconds
+        return pa.timestamp("us", tz="UTC"), _time_of
     if descriptor.full_name in inside:
         raise ConfigurationError(f"the message {descriptor.full_name} is recursive; Arrow columns cannot be")
     fields, parts = [], []
@@ -243,7 +232,7 @@ def _field(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]:
     if message is not None and message.GetOptions().map_entry:
         key, _ = _single(pa, message.fields_by_name["key"], inside)
         value, convert = _single(pa, message.fields_by_name["value"], inside)
-        return pa.map_(key, value), lambda found: [(name, convert(each)) for name, each in found.items()]
+        return pa.map_(key, value), lambda found: {name: convert(each) for name, each in found.items()}
     kind, convert = _single(pa, field, inside)
     if field.is_repeated:
         return pa.list_(pa.field("element", kind)), lambda found: [convert(each) for each in found]
@@ -315,8 +304,8 @@ def _single(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]
     return kinds[field.cpp_type], lambda found: found
 
 
-def _microseconds(found: Any) -> int:
+def _time_of(found: Any) -> datetime:
     """Convert a timestamp. Raises ValueError outside of the years 1 to 9999, the range of Protobuf and Python."""
     if not -62_135_596_800 <= found.seconds < 253_402_300_800 or not 0 <= found.nanos < 1_000_000_000:
         raise ValueError(f"the timestamp of {found.seconds} s and {found.nanos} ns is not in the years 1 to 9999")
-    return int(found.seconds * 1_000_000 + found.nanos // 1000)
+    return _EPOCH + timedelta(seconds=found.seconds, microseconds=found.nanos // 1000)
