@@ -159,20 +159,17 @@ def test_typed_columns(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.soak
-def test_pandas(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_pandas(tmp_path: Path) -> None:
     """Not in the ordinary run: PySpark uses pandas where it is installed, and all other tests must do without it."""
     install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "packages"), "pandas>=2"]
     subprocess.run(install, check=True, timeout=250)
     more = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "packages"), str(Path.cwd())])}
 
-    def printed(code: str) -> Any:
+    with MemoryBroker({"orders": 1}) as typed:
+        typed.produce("orders", [b'{"id": 1}', b"junk", b'{"id": 2}'])
+        code = program(TYPED, typed, 1)
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=more
         )
-        assert (done.returncode, done.stderr) == (0, "")
-        return eval(done.stdout)
-
-    assert printed(program("polars and pandas", broker, 1)) == {0: COUNT, 1: COUNT}
-    with MemoryBroker({"orders": 1}) as typed:
-        typed.produce("orders", [b'{"id": 1}', b"junk", b'{"id": 2}'])
-        assert printed(program(TYPED, typed, 1)) == 3
+    assert (done.returncode, done.stderr) == (0, "")
+    assert float(done.stdout) == 3
