@@ -15,11 +15,11 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 HERE = Path(__file__).parent
-# The decoder of records, what receives them in the consuming thread, and the decoder of Avro values in Spark's tasks.
+# The decoder of records, what receives them in the consuming thread, and the decoder of Avro values.
 ACCELERATORS = (
     "managedconsumer/wire/records/_records.pyx",
     "managedconsumer/runtime/engine/_inline.pyx",
-    "managedconsumer/spark/decoding/_avro.pyx",
+    "managedconsumer/decoding/_columns.pyx",
 )
 
 

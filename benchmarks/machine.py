@@ -51,12 +51,12 @@ def refuse_the_twin() -> None:
 
     The checkout comes first on the path of these programs, whatever is installed.
     """
-    from managedconsumer.spark.decoding.avro_values import compiled
+    from managedconsumer.decoding.compiled import compiled
     from managedconsumer.wire import records
 
     missing = [] if records.__impl__ == "cython" else [f"the decoder of records ({records.__impl_reason__})"]
     if not compiled():
-        missing.append("the decoder of Avro")
+        missing.append("the decoder of Avro and Protobuf")
     if missing:
         raise SystemExit(
             f"{' and '.join(missing)} of {Path(records.__file__).parents[2]} would be the Python twin, and the figures "

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from managedconsumer.processing.values import Retry as Retry
     from managedconsumer.processing.values import RunSummary as RunSummary
     from managedconsumer.runtime.engine.commits.pending import Commit as Commit
+    from managedconsumer.runtime.net.schema_registry import Registry as Registry
     from managedconsumer.simpleconsumer import SimpleConsumer as SimpleConsumer
     from managedconsumer.structs import CompressionType as CompressionType
     from managedconsumer.structs import OffsetAndMetadata as OffsetAndMetadata
@@ -57,6 +58,7 @@ _NAMES = {
     "managedbalancedconsumer": "ManagedBalancedConsumer",
     "processing.values": "Retry RunSummary",
     "runtime.engine.commits.pending": "Commit",
+    "runtime.net.schema_registry": "Registry",
     "simpleconsumer": "SimpleConsumer",
     "structs": "CompressionType OffsetAndMetadata OffsetResetStrategy OffsetType TopicPartition",
     "subscription_state": "SubscriptionState TopicPartitionState",

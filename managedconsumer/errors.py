@@ -581,6 +581,14 @@ class TokenUnavailableError(KafkaException):
     retriable = True
 
 
+class RegistryError(KafkaException, OSError):
+    """A schema registry gave no valid response; no record is bad for that. ``retriable``: it may answer later."""
+
+    def __init__(self, text: str, retriable: bool = False) -> None:
+        super().__init__(text)
+        self.retriable = retriable
+
+
 #: Local errors that no retry heals: a worker that meets one ends the consumer, which raises it.
 FATAL_LOCAL_ERRORS: tuple[type[BaseException], ...] = (
     SaslAuthenticationError,

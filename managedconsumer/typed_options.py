@@ -6,7 +6,7 @@ A type checker finds wrong names and types by these; at run time ``config`` does
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any, Callable, Iterable, Mapping, TypedDict
+from typing import Any, Callable, Iterable, Literal, Mapping, TypedDict
 
 from managedconsumer.config import GroupProtocol, Isolation, OffsetReset
 
@@ -112,3 +112,24 @@ class SecurityOptions(TypedDict, total=False):
     sasl_password: str | None
     sasl_oauth_token: Callable[[], str | tuple[str, float | None]] | None
     sasl_oauth_extensions: Mapping[str, str] | None
+
+
+class ColumnFormats(TypedDict, total=False):
+    """The formats of values and keys for ``consume_arrow()`` and ``read_arrow()``.
+
+    ``..._format``: "avro", "json" or "protobuf". ``..._schema``: the schema's text or file, the object that its JSON
+    stands for, for Protobuf a descriptor set (bytes or file) or the message's class. ``..._message``: the full name of
+    Protobuf's message. ``..._registry``: a URL or a :class:`~managedconsumer.Registry`; then each value begins with the
+    id of its writer's schema. ``..._subject``: whose newest schema the columns have if no schema is given.
+    """
+
+    value_format: Literal["avro", "json", "protobuf"] | None
+    value_schema: Any
+    value_message: str | None
+    value_registry: Any
+    value_subject: str | None
+    key_format: Literal["avro", "json", "protobuf"] | None
+    key_schema: Any
+    key_message: str | None
+    key_registry: Any
+    key_subject: str | None

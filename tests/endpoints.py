@@ -29,7 +29,8 @@ class Endpoint:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 sent = self.headers.get("Authorization")
-                endpoint.asked.append((self.path, sent and base64.b64decode(sent.split()[1]).decode()))
+                basic = sent is not None and sent.startswith("Basic ")
+                endpoint.asked.append((self.path, base64.b64decode(sent[6:]).decode() if sent and basic else sent))
                 answer = endpoint.faults.pop(0) if endpoint.faults else endpoint.always or endpoint.answer(self.path)
                 if callable(answer):
                     answer(self)

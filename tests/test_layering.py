@@ -35,13 +35,14 @@ ROWS = [
         "typed_options",
     },
     {"wire"},
+    {"decoding"},
     {"coordinator"},
     {"subscription_state", "subscription_input", "partition_state"},
     {"fetch"},
     {"processing"},
     {"listeners"},
     {"runtime"},
-    {"tokens"},
+    {"tokens", "typed_columns"},
     {"admin"},
     {"compat"},
     {"observe"},
@@ -77,16 +78,20 @@ TYPES_ONLY = {
     ("balancedconsumer", "typed_options"): "only a type checker reads the options as types",
     ("compat.client", "typed_options"): "as above",
     ("compat.parts", "typed_options"): "as above",
+    ("compat.reading", "typed_options"): "as above",
+    ("consumers.api", "typed_options"): "as above",
+    ("consumers.aio", "typed_columns"): "most consumers have no typed values",
+    ("consumers.reading", "typed_columns"): "as above",
     ("compat.parts", "compat.registry"): "the consumers that it makes",
     ("simpleconsumer", "typed_options"): "as above",
     ("compat.client", "admin.values"): "most clients never ask for a group",
     ("runtime.engine.commits.committer", "runtime.engine.engine"): "the committer is given its engine",
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
-    ("spark.options", "spark.decoding.formats"): "most queries have no typed values",
+    ("spark.options", "decoding.formats"): "most queries have no typed values",
 }
 
-PURE_ROWS = 6  # the first so many rows hold no socket, thread, lock, clock, queue, greenlet, loop or random source
+PURE_ROWS = 7  # the first so many rows hold no socket, thread, lock, clock, queue, greenlet, loop or random source
 IMPURE = {
     "_thread",
     "asyncio",

@@ -121,8 +121,8 @@ def test_with_a_compiler_the_accelerator_is_in_it(sources: Path, tmp_path: Path)
     built = sorted(name.split(".")[0] for name in names if name.endswith(".so"))
     accelerated = shutil.which("cc") is not None
     modules = [
+        "managedconsumer/decoding/_columns",
         "managedconsumer/runtime/engine/_inline",
-        "managedconsumer/spark/decoding/_avro",
         "managedconsumer/wire/records/_records",
     ]
     assert built == (modules if accelerated else [])

@@ -28,6 +28,7 @@ TESTS = {
     "query messages with DuckDB": "interop/test_recipes.py::test_tables",
     "get a DataFrame of polars": "interop/test_recipes.py::test_polars",
     "get a DataFrame of pandas": "interop/test_recipes.py::test_pandas",
+    "get columns of Avro by a schema registry": "interop/test_recipes.py::test_typed_columns",
     "use it in a notebook": "interop/test_recipes.py::test_a_notebook",
     "look at messages on the command line": "cli/test_documented.py::test_the_page",
     "make slow HTTP calls side by side, in order for each customer": "interop/test_tutorial.py::test_step_1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from datetime import datetime
-from typing import Any, Collection, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Collection, Iterable, Iterator, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.admin import timestamps
@@ -16,6 +16,12 @@ from managedconsumer.runtime.fetch_range import RangeLimits
 from managedconsumer.structs import TopicPartition
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import Message, arrow
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from managedconsumer.typed_columns import TypedColumns
+    from managedconsumer.typed_options import ColumnFormats
 
 #: An offset of each partition, a time, or one of "earliest" and "latest".
 Place = str | int | datetime
@@ -52,15 +58,21 @@ def read_arrow(
     partitions: Collection[int] | None = None,
     columns: Sequence[str] | None = None,
     isolation_level: Isolation = "read_uncommitted",
+    **formats: Unpack[ColumnFormats],
 ) -> ArrowReading:
     """Return :func:`read` as an iterator of ``pyarrow.RecordBatch`` with ``schema`` and ``__arrow_c_stream__``.
 
     ``polars.DataFrame``, ``duckdb.from_arrow`` and ``pyarrow.table`` take it as it is. One partition comes after the
-    other. ``columns``: see :meth:`consume_arrow`; ValueError for one that does not exist. Needs pyarrow.
+    other. ``columns`` and ``formats``: see :meth:`consume_arrow`; ValueError for a column that does not exist.
+    Iteration raises RegistryError if a registry does not answer. Needs pyarrow.
     """
-    names = arrow.check_columns(columns)
+    names, typed = arrow.check_columns(columns), None
     arrow.schema(names)  # raises MissingPackageError here
-    return ArrowReading(_find(topic, cluster, start, end, partitions, isolation_level), names)
+    if formats:
+        from managedconsumer.typed_columns import typed_columns  # few have typed values
+
+        typed = typed_columns("read_arrow", formats, accept_topic(topic).names, names)
+    return ArrowReading(_find(topic, cluster, start, end, partitions, isolation_level), names, typed)
 
 
 class _Found(NamedTuple):
@@ -110,15 +122,15 @@ class Reading(_Open, Iterator[Message]):
 class ArrowReading(_Open):
     """Batches of messages as Arrow, once. Made by :func:`read_arrow`."""
 
-    def __init__(self, found: _Found, columns: Sequence[str]) -> None:
+    def __init__(self, found: _Found, columns: Sequence[str], typed: TypedColumns | None) -> None:
         super().__init__(found)
-        self._columns = columns
+        self._columns, self._typed = columns, typed
         self._batches = self._read()
 
     @property
     def schema(self) -> Any:
         """The ``pyarrow.Schema`` of every batch."""
-        return arrow.schema(self._columns)
+        return arrow.schema(self._columns) if self._typed is None else self._typed.schema
 
     def __iter__(self) -> Iterator[Any]:
         return self._batches
@@ -131,9 +143,10 @@ class ArrowReading(_Open):
 
     def _read(self) -> Iterator[Any]:
         try:
+            columns = self._columns if self._typed is None else self._typed.raw
             for chunk, stop in self._found.admin.chunks(self.ranges, self._found.limits):
-                while (batch := arrow.chunk_to_columns(chunk, stop, self._columns)).num_rows:
-                    yield batch
+                while (batch := arrow.chunk_to_columns(chunk, stop, columns)).num_rows:
+                    yield from [batch] if self._typed is None else self._typed.parts(batch)
         finally:
             self.close()
 

@@ -9,14 +9,17 @@ A message is in flight for the task that took it. Several tasks may read one con
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Callable, Coroutine, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Coroutine, Sequence, TypeVar
 
 from managedconsumer import errors as err
-from managedconsumer.consumers.reading import Reader
+from managedconsumer.consumers.reading import Reader, Tries
 from managedconsumer.consumers.session import Session
 from managedconsumer.runtime.engine.delivery import Task
 from managedconsumer.runtime.waiting import thread_ids
 from managedconsumer.wire.records import Message
+
+if TYPE_CHECKING:
+    from managedconsumer.typed_columns import TypedColumns
 
 T = TypeVar("T")
 
@@ -70,6 +73,34 @@ class AsyncReader:
             if good := self._reader.deserialize_all(messages, who):
                 return good
         return []
+
+    async def columns(self, names: Sequence[str], timeout: float | None, typed: TypedColumns | None) -> Any:
+        """Return messages of one partition as Arrow columns for the calling task; None after ``timeout`` seconds."""
+        import asyncio
+
+        who = self._task_number() or self._engine.handler.ident()
+        thread_ids.acting.set(who)
+        take = partial(self._engine.collector.take_columns, columns=names if typed is None else typed.raw)
+        tries, delivery = Tries(self._engine, timeout), self._engine.delivery
+        while (found := await self._take(take, who, tries.left())) is not None:
+            if typed is None:
+                return found[0]
+            try:
+                made, behind = await asyncio.to_thread(typed.first, found[0])
+                if behind is not None:
+                    delivery.take_back(who, behind)
+                return made
+            except err.RegistryError as error:
+                delivery.take_back(who)
+                tries.failed(error)
+            except BaseException:
+                delivery.take_back(who)
+                raise
+            while tries.wait():
+                await asyncio.sleep(_SLICE)
+            if tries.left() == 0.0:
+                return None
+        return None
 
     async def _take(self, take: Callable[[int], T | None], who: int, timeout: float | None) -> T | None:
         """Return the first result of ``take(who)`` that is not None; None after ``timeout`` seconds."""

@@ -43,6 +43,11 @@ from managedconsumer.wire.records import FastPath, Message, __impl__, arrow
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from typing_extensions import Unpack
+
+    from managedconsumer.typed_columns import TypedColumns
+    from managedconsumer.typed_options import ColumnFormats
+
 Me = TypeVar("Me", bound="ConsumerAPI")
 
 _KINDS = ("threads", "greenlets", "asyncio")
@@ -184,15 +189,42 @@ class ConsumerAPI(FastPath, PykafkaNames):
         """
         return self._reader.batch(check_int("max_messages", max_messages), _seconds(timeout_ms))
 
-    def consume_arrow(self, timeout_ms: int = 1000, columns: Sequence[str] | None = None) -> Any:
+    def consume_arrow(
+        self, timeout_ms: int = 1000, columns: Sequence[str] | None = None, **formats: Unpack[ColumnFormats]
+    ) -> Any:
         """Return messages of one partition as a ``pyarrow.RecordBatch``; None after ``timeout_ms`` (-1: wait for ever).
 
         Columns and types are those of Spark's Kafka source: key, value, topic, partition, offset, timestamp,
         timestampType and headers, or those named in ``columns``. The whole batch is in flight until the next call. The
         deserializer is not applied. Needs the package pyarrow (extra ``arrow``).
+
+        ``formats``: see :class:`~managedconsumer.typed_options.ColumnFormats`. With ``value_format`` or ``key_format``
+        that column is a struct of the decoded fields, and the last column is ``_error``: null, or for a record that
+        cannot be decoded the reason and its bytes. While a registry does not answer, the messages wait, as they do for
+        a broker; RegistryError if it refuses the login. ConfigurationError for a wrong schema. Needs the extra
+        ``typed``.
         """
-        timeout = _seconds(timeout_ms)
-        return self._reader.columns(arrow.check_columns(arrow.COLUMNS if columns is None else columns), timeout)
+        timeout, names = _seconds(timeout_ms), arrow.check_columns(arrow.COLUMNS if columns is None else columns)
+        typed = self._typed("consume_arrow", formats, names) if formats else None
+        return self._reader.columns(names, timeout) if typed is None else self._reader.typed(typed, timeout)
+
+    async def consume_arrow_async(
+        self, timeout_ms: int = 1000, columns: Sequence[str] | None = None, **formats: Unpack[ColumnFormats]
+    ) -> Any:
+        """:meth:`consume_arrow` on an event loop, which it does not block; raises the same."""
+        timeout, names = _seconds(timeout_ms), arrow.check_columns(arrow.COLUMNS if columns is None else columns)
+        typed = None
+        if formats:
+            import asyncio
+
+            typed = await asyncio.to_thread(self._typed, "consume_arrow_async", formats, names)
+        return await self.__aiter__().columns(names, timeout, typed)
+
+    def _typed(self, callee: str, formats: ColumnFormats, names: Sequence[str]) -> TypedColumns | None:
+        from managedconsumer.typed_columns import typed_columns  # few have typed values
+
+        session = self._session
+        return session.engine.handler.run_blocking(typed_columns, callee, formats, session.choice.names, names)
 
     def __iter__(self) -> Iterator[Message]:
         """Messages until ``consume()`` returns None; may be iterated again."""

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import logging
 from itertools import dropwhile
-from typing import Any, Callable, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
 
 from managedconsumer import errors as err
 from managedconsumer.config import wrong_value
 from managedconsumer.consumers.session import Session
 from managedconsumer.results import UnusedResultError, check_plain, check_result
+from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.user_code import blame
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
+
+if TYPE_CHECKING:
+    from managedconsumer.typed_columns import TypedColumns
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# How often (seconds) consume() checks the event that it was given.
+# How often (seconds) consume() checks the event that it was given, and a pause whether a stop is wanted.
 _EVENT_SLICE = 0.02
+# The pauses (seconds) after a registry has not answered.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 # The results that an on_error function may have.
 _DECISIONS = ("raise", "skip")
 
@@ -106,6 +112,27 @@ class Reader:
         if columns is None:
             self._finish_stop()
         return columns
+
+    def typed(self, typed: TypedColumns, timeout: float | None) -> Any:
+        """Return :meth:`columns`, decoded. What a registry that is down keeps back is delivered later."""
+        handler, tries = self._engine.handler, Tries(self._engine, timeout)
+        while (batch := self.columns(typed.raw, tries.left())) is not None:
+            try:
+                made, behind = handler.run_blocking(typed.first, batch)
+                if behind is not None:
+                    self._delivery.take_back(None, behind)
+                return made
+            except err.RegistryError as error:
+                self._delivery.take_back()
+                tries.failed(error)
+            except BaseException:
+                self._delivery.take_back()
+                raise
+            while tries.wait():
+                handler.sleep(_EVENT_SLICE)
+            if tries.left() == 0.0:
+                return None
+        return None
 
     def deserialize(self, message: Message, who: int | None = None, batch: Sequence[Message] = ()) -> bool:
         """Apply the deserializer; False: skip the message. Raising leaves the position before it.
@@ -206,3 +233,29 @@ class Reader:
         partition = place.partition_id if isinstance(place, Message) else place.partition
         fields = self._engine.log_fields((place.topic, partition))
         blame(error, f"raised by {what} for {place.topic}-{partition} at offset {place.offset}", fields)
+
+
+class Tries:
+    """The attempts of one call that decodes columns, while a schema registry does not answer."""
+
+    def __init__(self, engine: Engine, timeout: float | None) -> None:
+        self._engine, self._now = engine, engine.handler.now
+        self._end = None if timeout is None else self._now() + timeout
+        self._pause, self._until = _FIRST_PAUSE, 0.0
+
+    def left(self) -> float | None:
+        """Return the seconds until the end of the call; None: it may last for ever."""
+        return None if self._end is None else max(0.0, self._end - self._now())
+
+    def failed(self, error: err.RegistryError) -> None:
+        """Raise ``error`` if another attempt does not help."""
+        if not error.retriable:
+            raise error
+        log.warning("%s; no message is lost, it is asked again", error, extra=self._engine.log_fields())
+        self._until = self._now() + self._pause
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def wait(self) -> bool:
+        """True while the next attempt is not due, and neither a stop nor a callback wants the consuming thread."""
+        wanted = self._engine.life.interrupted or self._engine.delivery.tasks_waiting
+        return self._now() < self._until and self.left() != 0.0 and not wanted

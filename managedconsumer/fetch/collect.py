@@ -346,15 +346,21 @@ class FetchCollector:
             self._reach(queue, queue.chunks[0].skip_corrupt())
             self.in_flight.settle(queue)
 
-    def take_back(self, who: int) -> None:
-        """Deliver again the messages that thread ``who`` took last: they did not reach it."""
+    def take_back(self, who: int, first: int | None = None) -> None:
+        """Deliver again the messages that thread ``who`` took last: they did not reach it.
+
+        ``first``: those from this offset on did not; the others, of the same partition, stay in flight.
+        """
         self.settle_lane()
-        for queue, lowest in self.in_flight.pop(who, ()):
+        hand = self.in_flight.pop(who, ())
+        for queue, lowest in hand:
             if queue.state.active and queue.state.has_valid_position:
-                self._reach(queue, min(lowest, queue.state.position or 0))
+                self._reach(queue, min(lowest if first is None else first, queue.state.position or 0))
                 if queue is self._queue:
                     self._queue = self._chunk = None
                 self._buffer.fetch_again(queue)
+        if first is not None and hand:
+            self.in_flight[who] = hand
 
     # -- interruptions --------------------------------------------------------------------------------
 

@@ -32,11 +32,11 @@ def check_names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=16)
-def of_kafka(columns: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that the records must be decoded to."""
+def of_kafka(columns: tuple[str, ...], typed: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that the records must be decoded to. ``typed``: those that have a format, which may be bad."""
     plain = [name for name in columns if name not in ADDED]
-    if ERRORS in columns and "value" not in plain:
-        plain.append("value")
+    if ERRORS in columns:
+        plain += [name for name in typed if name not in plain]
     return tuple(plain) or ("partition",)
 
 
@@ -46,14 +46,6 @@ def range_type() -> Any:
     import pyarrow as pa
 
     return pa.struct([("data", pa.string()), ("start", pa.int64()), ("stop", pa.int64())])
-
-
-@lru_cache(maxsize=1)
-def errors_type() -> Any:
-    """The type of ``_errors``."""
-    import pyarrow as pa
-
-    return pa.struct([("error", pa.string()), ("value", pa.binary())])
 
 
 def range_column(data: str, entry: OffsetRange | None, rows: int) -> Any:

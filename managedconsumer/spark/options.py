@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Mapping
+from typing import TYPE_CHECKING, Any, Mapping
 
 from managedconsumer.config import ISOLATION_LEVELS
 from managedconsumer.coordinator.requests import MembershipConfig
@@ -22,37 +22,31 @@ from managedconsumer.spark.catalog import of_user
 from managedconsumer.spark.columns import ERRORS, check_names
 from managedconsumer.spark.pace import LONGEST_DELAY, seconds
 from managedconsumer.spark.positions import AUTO, CONFLICTS
-from managedconsumer.spark.security import security_from
+from managedconsumer.spark.security import TokenProvider, security_from
 from managedconsumer.spark.where import Where, ending, flag, json_object, number, starting
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records.arrow import COLUMNS, DEFAULT_COLUMNS
 
 # Each reader and each worker imports this file, so modules that few queries need are imported where they are used.
 if TYPE_CHECKING:
-    from managedconsumer.spark.decoding.formats import ValueFormat
+    from managedconsumer.decoding.formats import ValueFormat
 
 log = logging.getLogger(__name__)
 
 _OWN = """
     subscribe assign subscribePattern columns includeHeaders group.id group.mode offsetConflict store claims
     value.format value.schema value.message value.registry value.subject
+    key.format key.schema key.message key.registry key.subject registry.token.provider registry.ca.location
     startingOffsets startingTimestamp startingOffsetsByTimestamp startingOffsetsByTimestampStrategy
     endingOffsets endingTimestamp endingOffsetsByTimestamp maxOffsetsPerTrigger minOffsetsPerTrigger maxTriggerDelay
     minPartitions maxRecordsPerPartition groupIdPrefix failOnDataLoss
     kafkaConsumer.pollTimeoutMs
 """.split()
 # Options of Spark, or natural guesses, that this source does not have.
-_NOT_HERE = {
-    **dict.fromkeys(
-        ("fetchoffset.numretries", "fetchoffset.retryintervalms"),
-        "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
-    ),
-    **dict.fromkeys(
-        ("key.format", "key.schema", "key.message", "key.registry", "key.subject"),
-        "keys are not decoded: key is a binary column, for from_json, from_avro or from_protobuf of Spark (what a "
-        "registry's serializer has written begins at substring(key, 6), of Protobuf behind the place of the message)",
-    ),
-}
+_NOT_HERE = dict.fromkeys(
+    ("fetchoffset.numretries", "fetchoffset.retryintervalms"),
+    "offsets are asked for again for as long as kafkaConsumer.pollTimeoutMs says",
+)
 _KAFKA = """
     bootstrap.servers group.id client.id client.rack isolation.level check.crcs fetch.max.wait.ms
     max.partition.fetch.bytes request.timeout.ms session.timeout.ms heartbeat.interval.ms max.poll.interval.ms
@@ -110,7 +104,8 @@ class SourceOptions:
     # These may hold a password.
     store: str | None = field(repr=False)
     claims: str | None = field(repr=False)
-    value: ValueFormat | None
+    #: By column, ``key`` or ``value``.
+    formats: Mapping[str, ValueFormat]
     patience: float
     min_offsets: int | None = None
     max_delay: float = LONGEST_DELAY
@@ -152,7 +147,7 @@ class SourceOptions:
             columns=_columns(own),
             store=own.get("store") or None,
             claims=own.get("claims") or None,
-            value=_value_format(own, topics.names),
+            formats=_formats(own, topics.names),
             min_offsets=number(own, "minOffsetsPerTrigger", 1),
             max_delay=seconds("maxTriggerDelay", own.get("maxtriggerdelay") or "15m"),
             max_records=number(own, "maxRecordsPerPartition", 1),
@@ -294,12 +289,24 @@ class SourceOptions:
         return names or [_ASSIGNORS["cooperative-sticky"]]
 
 
-def _value_format(own: Mapping[str, str], topics: tuple[str, ...]) -> ValueFormat | None:
-    if not any(name.startswith("value.") for name in own):
-        return None
-    from managedconsumer.spark.decoding.decoders import parse_format
+def _formats(own: Mapping[str, str], topics: tuple[str, ...]) -> dict[str, ValueFormat]:
+    if not any(name.startswith(("value.", "key.", "registry.")) for name in own):
+        return {}
+    from managedconsumer.runtime.net.schema_registry import Registry
+    from managedconsumer.typed_columns import format_of
 
-    return parse_format(own, topics)
+    found = {}
+    for column in ("key", "value"):
+        prefix = f"{column}."
+        given: dict[str, Any] = {name.removeprefix(prefix): own[name] for name in own if name.startswith(prefix)}
+        if given.get("registry") and (own.get("registry.token.provider") or own.get("registry.ca.location")):
+            provider = own.get("registry.token.provider")
+            auth = TokenProvider.of(provider) if provider else None
+            given["registry"] = Registry(given["registry"], auth=auth, tls=own.get("registry.ca.location"))
+        made = format_of(prefix, given, topics)
+        if made is not None:
+            found[column] = made
+    return found
 
 
 def _refuse_unknown(own: Mapping[str, str], kafka: Mapping[str, str]) -> None:
@@ -332,17 +339,21 @@ def _kafka_number(kafka: Mapping[str, str], name: str, minimum: int, default: in
     return default if found is None else found
 
 
+def _typed(options: Mapping[str, str]) -> bool:
+    return bool(options.get("value.format") or options.get("key.format"))
+
+
 def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
     headers = flag(options, "includeHeaders", False)
     if "columns" not in options:
-        return (*(COLUMNS if headers else DEFAULT_COLUMNS), *([ERRORS] if options.get("value.format") else []))
+        return (*(COLUMNS if headers else DEFAULT_COLUMNS), *([ERRORS] if _typed(options) else []))
     names = [name.strip() for name in options["columns"].split(",") if name.strip()]
     try:
         chosen = check_names(names)
     except ValueError as error:
         raise ConfigurationError(f"the option columns={options['columns']!r}: {error}") from None
-    if ERRORS in chosen and not options.get("value.format"):
-        raise ConfigurationError(f"the column {ERRORS} needs the option value.format")
+    if ERRORS in chosen and not _typed(options):
+        raise ConfigurationError(f"the column {ERRORS} needs the option value.format or key.format")
     return (*chosen, "headers") if headers and "headers" not in chosen else chosen
 
 

@@ -52,8 +52,8 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
 def _read(options: SourceOptions, cluster: Cluster, task: Task) -> Iterator[Any]:
     ids = {topic: bytes.fromhex(known) for topic, known in task.ids.items()}
     wanted = [Range(*part, ids.get(part.topic)) for part in task.parts]
-    plain = of_kafka(options.columns)
-    bare = plain == options.columns and (options.value is None or "value" not in plain)
+    plain = of_kafka(options.columns, tuple(options.formats))
+    bare = plain == options.columns and not options.formats.keys() & plain
     strict = options.fail_on_data_loss
 
     def on_lost(part: Range) -> Callable[[int, int], None] | None:
@@ -69,19 +69,17 @@ def _read(options: SourceOptions, cluster: Cluster, task: Task) -> Iterator[Any]
 
 def _whole(options: SourceOptions, task: Task, part: Range, batch: Any) -> Iterator[Any]:
     """Yield a batch of records with the columns of this source; several if typed values are very large."""
-    made = {name: batch.column(name) for name in of_kafka(options.columns)}
+    made = {name: batch.column(name) for name in batch.schema.names}
     if RANGE in options.columns:
         entry = task.ranges.get(TopicPartition(part.topic, part.partition))
         made[RANGE] = range_column(task.data, entry, batch.num_rows)
-    if options.value is not None and "value" in made:
-        from managedconsumer.spark.decoding.decoders import decoder_of
-        from managedconsumer.spark.decoding.formats import decode
+    typed = {name: each for name, each in options.formats.items() if name in made}
+    if typed:
+        from managedconsumer.decoding.decoders import decoder_of
+        from managedconsumer.decoding.formats import decode
 
-        start = 0
-        for value, errors in decode(decoder_of(options.value), made["value"]):
-            rows = {name: column[start : start + len(value)] for name, column in made.items()}
-            yield _of_columns({**rows, "value": value, ERRORS: errors}, options)
-            start += len(value)
+        for rows, errors in decode({name: decoder_of(each) for name, each in typed.items()}, made):
+            yield _of_columns({**rows, ERRORS: errors}, options)
     else:
         yield _of_columns(made, options)
 

@@ -84,11 +84,11 @@ class TokenProvider(NamedTuple):
             found = resolve_name(f"{self.module}:{self.function}")
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigurationError(
-                f"kafka.{_PROVIDER}={self.module}:{self.function} cannot be loaded: {error}. The module must be "
+                f"the token provider {self.module}:{self.function} cannot be loaded: {error}. The module must be "
                 "installed where the driver and the executors run, or shipped with spark.submit.pyFiles"
             ) from error
         if not callable(found):
-            raise ConfigurationError(f"kafka.{_PROVIDER}={self.module}:{self.function} is no function")
+            raise ConfigurationError(f"the token provider {self.module}:{self.function} is no function")
         return cast("Callable[[], Token]", found)
 
     def __call__(self) -> Token:

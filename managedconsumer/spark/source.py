@@ -50,7 +50,7 @@ except ImportError:  # PySpark 4.0 and 4.1 have no admission control, and run Tr
 
 from managedconsumer.spark.catalog import metadata_of, with_those_of
 from managedconsumer.spark.collection import freeze_modules
-from managedconsumer.spark.columns import ERRORS, RANGE, errors_type, range_type
+from managedconsumer.spark.columns import ERRORS, RANGE, range_type
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.pace import at_most
 from managedconsumer.spark.ranges import OffsetMemory, Ranges, StreamOffset, batch_between
@@ -70,11 +70,13 @@ if TYPE_CHECKING:
 def _types(options: SourceOptions) -> dict[str, T.DataType]:
     """The types of all columns: those of Spark's own Kafka source, and ours."""
     kinds = {field.name: field.type for field in kafka_schema(COLUMNS)}
-    kinds |= {RANGE: range_type(), ERRORS: errors_type()}
-    if options.value is not None:
-        from managedconsumer.spark.decoding.decoders import decoder_of
+    kinds[RANGE] = range_type()
+    if options.formats:
+        from managedconsumer.decoding.decoders import decoder_of
+        from managedconsumer.decoding.formats import errors_type
 
-        kinds["value"] = decoder_of(options.value).type()
+        kinds[ERRORS] = errors_type(options.formats)
+        kinds |= {name: decoder_of(each).type() for name, each in options.formats.items()}
     return {name: from_arrow_type(kind) for name, kind in kinds.items()}
 
 

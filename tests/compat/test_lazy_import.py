@@ -22,6 +22,7 @@ CONTRACT = {
     "OffsetResetStrategy",
     "OffsetType",
     "Partition",
+    "Registry",
     "RangeProtocol",
     "RoundRobinProtocol",
     "PartitionProgress",

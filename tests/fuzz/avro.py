@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from managedconsumer.spark.decoding.avro_values import AvroDecoder
-from managedconsumer.spark.decoding.formats import ValueFormat
+from managedconsumer.decoding.avro_values import AvroDecoder
+from managedconsumer.decoding.formats import ValueFormat
 from tests.fuzz.kit import Case, mutate
 
 SCHEMA = {
@@ -90,7 +90,7 @@ class AvroValues:
             if row in bad:
                 assert column[row].as_py() is None
                 continue
-            found, theirs = column[row].as_py(), self.decoder._array([value])[0].as_py()
+            found, theirs = column[row].as_py(), self.decoder._array(pa.array([value], pa.binary()))[0].as_py()
             # A map that names a key twice: fastavro makes a dict of it.
             found["map"] = found["map"] and list(dict(found["map"]).items())
             assert repr(found) == repr(theirs), value

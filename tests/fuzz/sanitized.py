@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> int:
             "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
         }
         where = (
-            "import managedconsumer.spark.decoding._avro, managedconsumer.wire.records._records as built; "
+            "import managedconsumer.decoding._columns, managedconsumer.wire.records._records as built; "
             "print(built.__file__)"
         )
         found = subprocess.run(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 
-from managedconsumer.spark.decoding.avro_values import compiled
+from managedconsumer.decoding.compiled import compiled
 from tests.fuzz import outside, protocol
 from tests.fuzz.avro import AvroValues
 from tests.fuzz.endpoint import Requests

@@ -10,11 +10,11 @@ from unittest import mock
 
 import pyarrow as pa
 
-from managedconsumer.runtime.net import https
-from managedconsumer.spark.decoding import registry
-from managedconsumer.spark.decoding.avro_values import AvroDecoder
-from managedconsumer.spark.decoding.formats import ValueFormat
-from managedconsumer.spark.decoding.json_values import JsonDecoder
+from managedconsumer.decoding.avro_values import AvroDecoder
+from managedconsumer.decoding.formats import ValueFormat
+from managedconsumer.decoding.json_values import JsonDecoder
+from managedconsumer.errors import RegistryError
+from managedconsumer.runtime.net import https, schema_registry
 from tests.fuzz.avro import SCHEMA
 from tests.fuzz.kit import Case, mutate
 
@@ -140,12 +140,14 @@ class Registries:
         head = b"\0" + number.to_bytes(4, "big")
         raw = pa.array([head + value for value in case["values"]], pa.binary())
         text = json.dumps({**SCHEMA, "fields": [SCHEMA["fields"][1]]})
-        decoder: Any = AvroDecoder(ValueFormat("avro", text.encode(), registry="http://user:word@host"))
+        decoder: Any = AvroDecoder(
+            ValueFormat("avro", text.encode(), registry=schema_registry.Registry("http://user:word@host"))
+        )
         answer = (case["status"], case["body"])
-        with mock.patch.object(https, "ask", return_value=answer), mock.patch.object(registry.time, "sleep"):
+        with mock.patch.object(https, "ask", return_value=answer), mock.patch.object(schema_registry.time, "sleep"):
             try:
                 column, bad = decoder.decode(raw)
-            except registry.RegistryError as error:
+            except RegistryError as error:
                 assert "word" not in str(error).replace("password", "")
                 assert case["status"] != 200 or not _is_an_answer(case["body"])
                 return

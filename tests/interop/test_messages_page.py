@@ -14,6 +14,7 @@ import pytest
 
 from managedconsumer.testing import MemoryBroker, Record
 from tests.interop.docskit import headings, programs
+from tests.registries import Registry, framed
 
 PAGE = "messages.rst"
 ROOT = Path(__file__).parents[2]
@@ -24,7 +25,9 @@ TESTED = [
 ]
 
 
-def run(heading: str, records: list[Record], capsys: pytest.CaptureFixture[str], partitions: int = 1) -> list[str]:
+def run(
+    heading: str, records: list[Record], capsys: pytest.CaptureFixture[str], partitions: int = 1, registry: str = ""
+) -> list[str]:
     """What the program prints when each partition of its topic has ``records``; all of them end up committed."""
     with MemoryBroker({"orders": partitions}) as broker:
         for partition in range(partitions):
@@ -32,6 +35,7 @@ def run(heading: str, records: list[Record], capsys: pytest.CaptureFixture[str],
         (program,) = programs(PAGE, heading, broker.bootstrap)
         # The end of a program that waits for more messages is not what is tested.
         program = program.replace("timeout_ms=3000", "timeout_ms=200").replace("timeout_ms=1000", "timeout_ms=200")
+        program = program.replace("http://localhost:8081", registry)
         exec(program, {"__name__": "__main__"})
         if "billing" in program:
             assert list(broker.committed("billing").values()) == [len(records)] * partitions
@@ -55,17 +59,24 @@ def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("JSON", [Record(value) for value in values], capsys) == lines
 
 
-def test_avro_with_headers(capsys: pytest.CaptureFixture[str]) -> None:
+def avro_orders(registry: Registry) -> list[Record]:
+    """Two orders in Confluent's wire format; the registry has their schema."""
     fields = [{"name": "id", "type": "long"}, {"name": "note", "type": "string"}]
-    schema = fastavro.parse_schema({"type": "record", "name": "Order", "fields": fields})
+    registry.schemas = [{"type": "record", "name": "Order", "fields": fields}]
     records = []
     for number in range(2):
         written = io.BytesIO()
-        fastavro.schemaless_writer(written, schema, {"id": number, "note": f"number {number}"})
-        value = b"\0" + (7).to_bytes(4, "big") + written.getvalue()
-        records.append(Record(value, headers=[("trace", b"t-%d" % number), ("empty", None)]))
-    lines = run("Avro with headers", records, capsys)
+        fastavro.schemaless_writer(written, registry.schemas[0], {"id": number, "note": f"number {number}"})
+        records.append(Record(framed(1, written.getvalue()), headers=[("trace", b"t-%d" % number), ("empty", None)]))
+    return records
+
+
+def test_avro_with_headers(capsys: pytest.CaptureFixture[str]) -> None:
+    registry = Registry()
+    lines = run("Avro with headers", avro_orders(registry), capsys, registry=registry.url)
     assert lines == ["b't-0' 0 number 0", "b't-1' 1 number 1"]
+    assert registry.asked == [("/schemas/ids/1", "user:password")]
+    registry.close()
 
 
 def test_eight_threads(dated: list[Record], capsys: pytest.CaptureFixture[str]) -> None:

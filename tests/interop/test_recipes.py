@@ -18,13 +18,16 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.testing import MemoryBroker
+from managedconsumer.testing import MemoryBroker, Record
 from tests.interop.docskit import COUNT, buffered, headings, orders, programs
+from tests.interop.test_messages_page import avro_orders
+from tests.registries import Registry
 from tests.waiting import until
 
 PAGE = "recipes.rst"
 ELSEWHERE = {"A service on asyncio (FastAPI)", "gunicorn", "A command of Django"}
-HERE = {"Several processes", "In Kubernetes", "A notebook", "Logs as JSON", "Tables", "polars and pandas"}
+TYPED = "Columns of Avro, JSON or Protobuf"
+HERE = {"Several processes", "In Kubernetes", "A notebook", "Logs as JSON", "Tables", "polars and pandas", TYPED}
 
 
 @pytest.fixture
@@ -139,15 +142,34 @@ def test_polars(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> Non
     assert eval(capsys.readouterr().out) == [(0, COUNT), (1, COUNT)]
 
 
+@pytest.mark.slow
+def test_typed_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    registry = Registry()
+    records = avro_orders(registry)
+    with MemoryBroker({"orders": 1}) as broker:
+        broker.produce("orders", [*records, Record(b"junk"), *records])
+        code = program(TYPED, broker).replace("http://localhost:8081", registry.url)
+        exec(code, {})
+    registry.close()
+    polars, duckdb = capsys.readouterr().out.splitlines()
+    total, errors = polars.split(" ", 1)
+    (error,) = eval(errors)
+    assert (total, error["value"], eval(duckdb)) == ("2", b"junk", [(2,)])
+    assert "does not begin with a schema's id" in error["error"]
+
+
 @pytest.mark.soak
-def test_pandas(broker: MemoryBroker, tmp_path: Path) -> None:
+def test_pandas(tmp_path: Path) -> None:
     """Not in the ordinary run: PySpark uses pandas where it is installed, and all other tests must do without it."""
     install = [sys.executable, "-m", "pip", "install", "-q", "--target", str(tmp_path / "packages"), "pandas>=2"]
     subprocess.run(install, check=True, timeout=250)
-    code = program("polars and pandas", broker, 1)
     more = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "packages"), str(Path.cwd())])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=more
-    )
+
+    with MemoryBroker({"orders": 1}) as typed:
+        typed.produce("orders", [b'{"id": 1}', b"junk", b'{"id": 2}'])
+        code = program(TYPED, typed, 1)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, env=more
+        )
     assert (done.returncode, done.stderr) == (0, "")
-    assert eval(done.stdout) == {0: COUNT, 1: COUNT}
+    assert float(done.stdout) == 3

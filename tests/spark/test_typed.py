@@ -15,13 +15,14 @@ import pytest
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
 
+from managedconsumer.decoding.decoders import decoder_of
+from managedconsumer.decoding.formats import ValueFormat, decode
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
-from managedconsumer.spark.decoding.decoders import decoder_of, parse_format
-from managedconsumer.spark.decoding.formats import ValueFormat, decode
 from managedconsumer.testing import MemoryBroker
+from managedconsumer.typed_columns import format_of
+from tests.registries import Registry, framed
 from tests.spark.queries import Query
-from tests.spark.registries import Registry, framed
 
 fastavro = pytest.importorskip("fastavro")
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 500000, dt.timezone.utc)
@@ -67,7 +68,8 @@ def read(value_format: ValueFormat, *values: bytes | None) -> tuple[list[Any], l
     decoder = decoder_of(value_format)
     # What Spark makes of the type, and back: its first look at the task's batches is whether they are the same.
     assert to_arrow_type(from_arrow_type(decoder.type()), timezone="UTC") == decoder.type()
-    ((column, errors),) = decode(decoder, pa.array(values, pa.binary()))
+    ((made, errors),) = decode({"value": decoder}, {"value": pa.array(values, pa.binary())})
+    column = made["value"]
     assert column.type == decoder.type()
     return column.to_pylist(), errors.to_pylist()
 
@@ -196,9 +198,10 @@ def test_a_registry_knows_what_each_value_was_written_with(registry: Registry, m
     old = {"type": "record", "name": "V", "fields": [{"name": "page", "type": "string"}]}
     new = {**old, "fields": [*old["fields"], {"name": "ms", "type": "long", "default": -1}]}  # type: ignore[misc]
     registry.schemas = [old, new]
-    value_format = parse_format({"value.format": "avro", "value.registry": registry.url}, ("views",))
+    given = {"format": "avro", "registry": f"http://alice:secret@{registry.host}"}
+    value_format = format_of("value.", given, ("views",))
     assert value_format is not None
-    assert registry.url not in repr(value_format)
+    assert "secret" not in repr(value_format)
 
     page = avro({"page": "/"}, old)
     values = [framed(1, page), framed(2, avro({"page": "/", "ms": 3}, new)), framed(9, page)]
@@ -206,7 +209,7 @@ def test_a_registry_knows_what_each_value_was_written_with(registry: Registry, m
     assert rows == [{"page": "/", "ms": -1}, {"page": "/", "ms": 3}, None, None]
     assert "has no schema 9" in errors[2]["error"]
     assert "does not begin with a schema's id" in errors[3]["error"]
-    monkeypatch.setattr("managedconsumer.spark.decoding.registry.time.sleep", lambda _seconds: None)
+    monkeypatch.setattr("managedconsumer.runtime.net.schema_registry.time.sleep", lambda _seconds: None)
     registry.always = (503, b"")
     with pytest.raises(OSError, match="503"):  # the task is repeated, and the rows are not bad
         read(value_format, framed(10, page))
@@ -224,7 +227,8 @@ def test_a_registry_knows_what_each_value_was_written_with(registry: Registry, m
         ({"value.format": "json", "value.schema": '{"type": "string"}'}, "must describe an object"),
         ({"value.format": "protobuf", "value.schema": "{}"}, "needs value.message"),
         ({"value.format": "protobuf", "value.schema": "{}", "value.message": "x.Y"}, "no descriptor set"),
-        ({"key.format": "avro"}, r"key is a binary column.*substring\(key, 6\)"),
+        ({"key.format": "avro"}, "key.format=avro needs key.schema"),
+        ({"value.format": "json", "value.registry": "http://x", "registry.token.provider": "no:f"}, "cannot be loaded"),
         ({"columns": "_errors"}, "needs the option value.format"),
     ],
 )
@@ -246,17 +250,25 @@ def test_a_stream_of_typed_values(tmp_path: Path) -> None:
     schema = tmp_path / "view.avsc"
     schema.write_text(json.dumps(AVRO))
     with MemoryBroker({"views": 1}) as broker:
-        broker.produce("views", [avro(), b"junk", avro()])
+        for n, value in enumerate([avro(), b"junk", avro()]):
+            broker.produce("views", [value], key=b"{" if n == 1 else b'{"ms": %d}' % n)
         options = {"value.format": "avro", "value.schema": str(schema), "columns": "offset,value,_errors"}
-        query = Query(broker.bootstrap, "views", **options)
-        end = query.plan()
-        rows = [
-            row
-            for part in query.reader.partitions(query.start, end)
-            for batch in query.reader.read(part)
-            for row in batch.to_pylist()
+        rows = streamed(broker, options)
+        assert [(row["offset"], row["value"] is None) for row in rows] == [(0, False), (1, True), (2, False)]
+        assert rows[1]["_errors"]["value"] == b"junk"
+        assert "key" not in rows[1]["_errors"]
+        keys = {"key.format": "json", "key.schema": json.dumps(JSON_SCHEMA)}
+        rows = streamed(broker, {**options, **keys, "columns": "key,_errors"})
+        assert [row["key"] and row["key"]["ms"] for row in rows] == [0, None, 2]
+        assert [row["_errors"] and (row["_errors"]["key"], row["_errors"]["value"]) for row in rows] == [
+            *(None, (b"{", b"junk"), None)
         ]
-        query.stop()
-        close_shared_clusters()
-    assert [(row["offset"], row["value"] is None) for row in rows] == [(0, False), (1, True), (2, False)]
-    assert rows[1]["_errors"]["value"] == b"junk"
+
+
+def streamed(broker: MemoryBroker, options: dict[str, str]) -> list[Any]:
+    query = Query(broker.bootstrap, "views", **options)
+    parts = query.reader.partitions(query.start, query.plan())
+    rows = [row for part in parts for batch in query.reader.read(part) for row in batch.to_pylist()]
+    query.stop()
+    close_shared_clusters()
+    return rows

@@ -99,9 +99,7 @@ def test_a_task_imports_nothing_that_it_does_not_use() -> None:
     assert not heavy
     assert found.isdisjoint(f"managedconsumer.spark.{name}" for name in ("driver", "member", "topics", "sizes"))
     # Only typed values, claims, and a name that is not known need these.
-    assert not {
-        name for name in found if name.startswith(("managedconsumer.spark.decoding", "managedconsumer.spark.cl"))
-    }
+    assert not {name for name in found if name.startswith(("managedconsumer.decoding", "managedconsumer.spark.cl"))}
     assert found.isdisjoint(("sqlite3", "difflib"))
     assert found.isdisjoint(("urllib.request", "http.client", "email.parser"))  # only a schema registry needs them
 

@@ -333,6 +333,13 @@ class Delivery:
             self.collector.push_back(self.handler.ident() if who is None else who, messages)
             self.lock.notify_all()
 
+    def take_back(self, who: int | None = None, first: int | None = None) -> None:
+        """Deliver again what ``who`` (None: the calling thread) took last; ``first``: from this offset on."""
+        with self.lock:
+            self.collector.take_back(self.handler.ident() if who is None else who, first)
+            self._assignment.wake_fetchers()
+            self.lock.notify_all()
+
     def patient(self, fn: Callable[..., T] | None) -> Callable[..., T] | None:
         """Return ``fn``, called without the lock for each message, so that other greenlets run meanwhile."""
         if fn is None or self._greenlet_yield is None:

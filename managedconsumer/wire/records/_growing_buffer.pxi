@@ -1,4 +1,4 @@
-# Included by _records.pyx and by managedconsumer/spark/decoding/_avro.pyx.
+# Included by _records.pyx and by managedconsumer/decoding/_columns.pyx.
 cdef class _GrowingBuffer:
     """One growing Arrow buffer.  It lives in pyarrow's memory pool, which hands pages out again warm."""
 

@@ -1,4 +1,4 @@
-# The common part of all columns. Included by _avro.pyx.
+# The common part of all columns. Included by _columns.pyx.
 
 cdef class Column:
     """The common part of all columns: the union with null around them, and the null rows.
@@ -35,6 +35,14 @@ cdef class Column:
             if branch == self.null_at:
                 return self.append_null()
         self.read(wire)
+        return self.count_row()
+
+    cdef int append_stored(self, uint64_t value, const uint8_t *start) except -1:
+        """Append a value of Protobuf; there is room. ``value``: the number, or the size of the bytes at ``start``."""
+        self.store(value, start)
+        return self.count_row()
+
+    cdef inline int count_row(self) except -1:
         if self.valid is not None:
             self.valid.start[self.rows >> 3] |= <uint8_t>(1 << (self.rows & 7))
         self.rows += 1
@@ -84,6 +92,10 @@ cdef class Column:
 
     cdef int read(self, Wire *wire) except -1:
         """Write the next value at ``rows``; ``take`` counts it."""
+        raise NotImplementedError
+
+    cdef int store(self, uint64_t value, const uint8_t *start) except -1:
+        """Write a value of Protobuf at ``rows``."""
         raise NotImplementedError
 
     cdef int blank(self) except -1:

@@ -13,14 +13,14 @@ from urllib.request import Request
 import pyarrow as pa
 import pytest
 
-from managedconsumer.errors import ConfigurationError
+from managedconsumer.decoding.avro_values import AvroDecoder
+from managedconsumer.decoding.formats import ValueFormat
+from managedconsumer.errors import ConfigurationError, RegistryError
+from managedconsumer.runtime.net import schema_registry as module
 from managedconsumer.runtime.net.https import MOST_BYTES, ElsewhereError, _SameOrigin
-from managedconsumer.spark.decoding import registry as module
-from managedconsumer.spark.decoding.avro_values import AvroDecoder
-from managedconsumer.spark.decoding.decoders import parse_format
-from managedconsumer.spark.decoding.formats import ValueFormat
-from managedconsumer.spark.decoding.registry import RegistryError, newest_schema, schema_of
-from tests.spark.registries import Answer, Registry, framed
+from managedconsumer.runtime.net.schema_registry import Registry as Client
+from managedconsumer.typed_columns import format_of
+from tests.registries import Answer, Registry, framed
 
 pytest.importorskip("fastavro")
 OURS = {"type": "record", "name": "V", "fields": [{"name": "x", "type": "long"}]}
@@ -40,7 +40,7 @@ def with_password(registry: Registry) -> str:
 
 
 def decoded(registry: Registry, *values: bytes) -> tuple[list[Any], dict[int, str]]:
-    decoder = AvroDecoder(ValueFormat("avro", json.dumps(OURS).encode(), registry=registry.url))
+    decoder = AvroDecoder(ValueFormat("avro", json.dumps(OURS).encode(), registry=Client(registry.url)))
     column, bad = decoder.decode(pa.array(values, pa.binary()))
     return column.to_pylist(), dict(bad)
 
@@ -97,7 +97,7 @@ def test_schemas_of_another_format_are_asked_for_once(registry: Registry) -> Non
 def test_a_wrong_password_is_not_tried_again_and_not_shown(registry: Registry, status: int) -> None:
     registry.always = (status, {"error_code": 40101, "message": "no"})
     with pytest.raises(RegistryError, match="look at user and password") as caught:
-        schema_of(with_password(registry), 1)
+        Client(with_password(registry)).schema(1)
     assert "ecret" not in str(caught.value)
     assert registry.asked == [("/schemas/ids/1", "alice:s/ecret")]
 
@@ -117,7 +117,7 @@ def test_user_and_password_do_not_go_to_another_host(registry: Registry) -> None
     other.schemas = [OURS]
     registry.always = redirect(f"http://bob:pw@{other.host}/latest/meta-data")
     with pytest.raises(RegistryError, match=f"redirects to http://{other.host}") as caught:
-        schema_of(with_password(registry), 1)
+        Client(with_password(registry)).schema(1)
     other.close()
     assert not other.asked
     assert not any(secret in str(caught.value) for secret in ("ecret", "pw"))
@@ -125,7 +125,7 @@ def test_user_and_password_do_not_go_to_another_host(registry: Registry) -> None
 
 def test_a_redirect_within_the_registry_is_followed(registry: Registry) -> None:
     registry.faults = [redirect("/v2/schemas/ids/1")]
-    assert json.loads(schema_of(with_password(registry), 1)) == OURS
+    assert json.loads(Client(with_password(registry)).schema(1).text) == OURS
     assert registry.asked[1] == ("/v2/schemas/ids/1", "alice:s/ecret")
 
 
@@ -146,7 +146,7 @@ def test_an_answer_has_a_bound(registry: Registry) -> None:
 
     registry.always = endless
     with pytest.raises(RegistryError, match=f"more than {MOST_BYTES} bytes"):
-        schema_of(registry.url, 1)
+        Client(registry.url).schema(1)
     assert sent[0] < 10 * 4 * MOST_BYTES  # what sockets hold besides, in four attempts
 
 
@@ -154,7 +154,6 @@ def test_an_answer_has_a_bound(registry: Registry) -> None:
 def test_one_deadline_for_a_conversation(registry: Registry, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """A byte now and then keeps no task waiting."""
     monkeypatch.undo()
-    monkeypatch.setattr(module, "_TIMEOUT", 0.3)
     monkeypatch.setattr(module, "_ATTEMPTS", 1)
 
     def drip(handler: BaseHTTPRequestHandler) -> None:
@@ -166,7 +165,7 @@ def test_one_deadline_for_a_conversation(registry: Registry, monkeypatch: pytest
     registry.always = drip
     begin = time.monotonic()
     with pytest.raises(RegistryError, match=r"the time for the answer is over|timed out"):
-        schema_of(registry.url, 1)
+        Client(registry.url, timeout=0.3).schema(1)
     assert time.monotonic() - begin < 5
 
 
@@ -184,20 +183,20 @@ WRONG_URLS = [
 
 @pytest.mark.parametrize("url", WRONG_URLS)
 def test_a_wrong_url_is_told_where_the_query_is_written(url: str) -> None:
-    options = {"value.format": "avro", "value.schema": json.dumps(OURS), "value.registry": url}
-    with pytest.raises(ConfigurationError, match="must be an http or https URL") as caught:
-        parse_format(options, ("views",))
+    options = {"format": "avro", "schema": json.dumps(OURS), "registry": url}
+    with pytest.raises(ConfigurationError, match="registry: the registry must be an http or https URL") as caught:
+        format_of("value.", options, ("views",))
     assert "word" not in str(caught.value).replace("user:password@host", "").replace("in user and password", "")
 
 
 def test_the_newest_schema(registry: Registry) -> None:
-    assert json.loads(newest_schema(registry.url, "views-value")) == OURS
+    assert json.loads(Client(registry.url).newest("views-value")) == OURS
     registry.always = (404, {"error_code": 40401, "message": "Subject not found"})
-    with pytest.raises(ConfigurationError, match=r"has no subject 'views-value': see value\.subject"):
-        newest_schema(registry.url, "views-value")
+    with pytest.raises(ConfigurationError, match=r"has no subject 'views-value'"):
+        Client(registry.url).newest("views-value")
     registry.always = (200, {"schemaType": "JSON", "schema": "{}"})
     with pytest.raises(ConfigurationError, match="is JSON, not AVRO"):
-        newest_schema(registry.url, "views-value")
+        Client(registry.url).newest("views-value")
     registry.always = (503, b"")
     with pytest.raises(ConfigurationError, match="HTTP 503"):
-        newest_schema(registry.url, "views-value")
+        Client(registry.url).newest("views-value")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Callable, NamedTuple
 
+from managedconsumer.decoding.avro_shapes import Shape, shape_of
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.avro_shapes import Shape, shape_of
 
 Step = Callable[[Any], Any]
 """Converts a column of the writer's schema to one of the reader's."""

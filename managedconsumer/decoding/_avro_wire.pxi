@@ -1,4 +1,4 @@
-# Encoded numbers, lengths and text. Included by _avro.pyx.
+# Encoded numbers, lengths and text. Included by _columns.pyx.
 
 cdef struct Wire:
     const uint8_t *place

@@ -1,7 +1,7 @@
 """Avro values: bare, with one schema for all, or with the id of a registry's schema in front of each.
 
-The compiled ``_avro.pyx`` makes columns of the bytes, also of another schema if
-:mod:`~managedconsumer.spark.decoding.avro_evolution` can convert them. Otherwise, or if it is not built, fastavro makes
+The compiled ``_columns.pyx`` makes columns of the bytes, also of another schema if
+:mod:`~managedconsumer.decoding.avro_evolution` can convert them. Otherwise, or if it is not built, fastavro makes
 Python objects first, which takes more than ten times as long.
 """
 
@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Mapping
+from typing import Any
 
-from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.avro_bounds import Bounds
-from managedconsumer.spark.decoding.avro_evolution import Evolution, evolution
-from managedconsumer.spark.decoding.avro_shapes import is_sound, shape_of
-from managedconsumer.spark.decoding.formats import (
+from managedconsumer.decoding.avro_bounds import Bounds
+from managedconsumer.decoding.avro_evolution import Evolution, evolution
+from managedconsumer.decoding.avro_shapes import is_sound, shape_of
+from managedconsumer.decoding.compiled import compiled
+from managedconsumer.decoding.formats import (
     BATCH_BYTES,
     Decoded,
     Decoder,
@@ -27,18 +26,18 @@ from managedconsumer.spark.decoding.formats import (
     by_halves,
     joined,
     missing,
+    read_again,
     told,
 )
-from managedconsumer.spark.decoding.registry import PREFIX, number_in, schema_of, take_id
+from managedconsumer.decoding.framing import AVRO, PREFIX, number_in, take_id
+from managedconsumer.errors import ConfigurationError
 from managedconsumer.values import NamedTuple
-from managedconsumer.wire.records import ENVIRONMENT_VARIABLE
 
 # From so many schemas in a batch on, fastavro decodes it: most of its ids must be damaged.
 _MOST_SCHEMAS = 64
-_INTERFACE = 2  # as in _avro.pyx: a stale build is not mistaken for a new one
 
 
-class _Known(NamedTuple):
+class Known(NamedTuple):
     """A schema of ``fastavro.parse_schema``, its canonical form, and the bounds of its values."""
 
     schema: Any
@@ -53,19 +52,16 @@ class AvroDecoder(Decoder):
         import pyarrow as pa
 
         self._pa = pa
+        self._fastavro = _fastavro()
+        self._registry: Any = value_format.registry
         try:
-            self._fastavro: Any = import_module("fastavro")
-        except ImportError as error:
-            raise missing("fastavro>=1.9", error) from None
-        self._registry = value_format.registry
-        try:
-            self._ours = self._parsed(value_format.schema.decode())
+            self._ours = parsed(value_format.schema.decode())
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
         self._schema = self._ours.schema
         self._shape = shape_of(self._schema)
         if not pa.types.is_struct(self._shape.type):
-            raise ConfigurationError("value.schema must describe a record")
+            raise ConfigurationError(f"{value_format.prefix}schema must describe a record")
         self._compiled = compiled()
         self._parsed_once = lru_cache(maxsize=256)(self._parsed_or_why)
         self._same = lru_cache(maxsize=256)(self._written_so)
@@ -122,23 +118,14 @@ class AvroDecoder(Decoder):
         empty = known.shape.column(self._compiled, self._pa)
         column, bad = self._compiled.decode(empty, raw, lambda _number: True, weight)
         made = known.step(column)
-        return self._read_again(made, bad, raw) if bad else (made, bad)
-
-    def _read_again(self, made: Any, bad: Mapping[int, str], raw: Any) -> Decoded:
-        """Decode bad rows again by fastavro, as damage in a dropped field does not matter."""
-        pa, rows = self._pa, list(bad)
-        column, still = by_halves(self._array, self.type(), raw.take(pa.array(rows)))
-        where = list(range(len(raw)))
-        for at, row in enumerate(rows):
-            where[row] = len(raw) + at
-        return joined([made, column], self.type()).take(pa.array(where)), {rows[at]: why for at, why in still.items()}
+        return read_again(self._array, made, bad, raw)
 
     def _evolution_of(self, number: int) -> Evolution | None:
         return evolution(self._writer(number).schema, self._shape, self._fastavro.schema.to_parsing_canonical_form)
 
-    def _array(self, values: list[bytes | None]) -> Any:
+    def _array(self, raw: Any) -> Any:
         found, size = [], 0
-        for value in values:
+        for value in raw.to_pylist():
             if size > BATCH_BYTES:
                 raise TooLargeError
             row, weight = (None, self._ours.bounds.weight) if value is None else self._read(value)
@@ -152,55 +139,57 @@ class AvroDecoder(Decoder):
         if self._registry:
             number, value = take_id(value)
             writer = self._writer(number)
-        size = writer.bounds.check(value)
-        source = io.BytesIO(value)
-        reader = None if writer is self._ours else self._schema
-        found = self._fastavro.schemaless_reader(source, writer.schema, reader)
-        if source.tell() != len(value):
-            raise ValueError(f"{len(value) - source.tell()} bytes are left: the value was written with another schema")
-        return found, size
+        return read_value(value, writer, None if writer is self._ours else self._schema)
 
     def _written_so(self, number: int) -> bool:
         """True if the registry's schema has the same encoding as ours."""
         return self._writer(number).canonical == self._ours.canonical
 
-    def _writer(self, number: int) -> _Known:
+    def _writer(self, number: int) -> Known:
         """Return the registry's schema with an id. Raises ValueError if there is none, or if it is wrong."""
-        found = self._parsed_once(schema_of(self._registry, number))
+        found = self._parsed_once(self._registry.schema(number, AVRO).of(AVRO))
         if isinstance(found, str):
             raise ValueError(found)
         return found
 
-    def _parsed_or_why(self, text: str) -> _Known | str:
+    def _parsed_or_why(self, text: str) -> Known | str:
         try:
-            return self._parsed(text)
+            return parsed(text)
         except ValueError as error:
             return str(error)
 
-    def _parsed(self, text: str) -> _Known:
-        """Parse a schema, which may come from anywhere. Raises ValueError if anything is wrong."""
-        try:
-            given = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"the Avro schema is no JSON: {error}") from None
-        try:
-            schema = self._fastavro.parse_schema(_understood(given))
-            return _Known(schema, self._fastavro.schema.to_parsing_canonical_form(schema), Bounds(schema))
-        except MemoryError:
-            raise
-        except Exception as error:  # noqa: BLE001 (fastavro raises many for a schema from anywhere)
-            raise ValueError(f"the Avro schema is wrong: {told(error)}") from None
 
-
-def compiled() -> Any:
-    """Return the compiled module; None: it is not built, or ``MANAGEDCONSUMER_IMPL`` asks for Python."""
-    if os.environ.get(ENVIRONMENT_VARIABLE) == "python":
-        return None
+def parsed(text: str) -> Known:
+    """Parse a schema, which may come from anywhere. Raises ValueError if anything is wrong."""
     try:
-        module = import_module("managedconsumer.spark.decoding._avro")
-    except ImportError:
-        return None
-    return module if module.INTERFACE == _INTERFACE else None
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the Avro schema is no JSON: {error}") from None
+    fastavro = _fastavro()
+    try:
+        schema = fastavro.parse_schema(_understood(given))
+        return Known(schema, fastavro.schema.to_parsing_canonical_form(schema), Bounds(schema))
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 (fastavro raises many for a schema from anywhere)
+        raise ValueError(f"the Avro schema is wrong: {told(error)}") from None
+
+
+def read_value(value: bytes, writer: Known, reader: Any = None) -> tuple[Any, int]:
+    """Decode a value by fastavro, to the schema ``reader``; return it and its size in columns. Raises any Exception."""
+    size, source = writer.bounds.check(value), io.BytesIO(value)
+    found = _fastavro().schemaless_reader(source, writer.schema, reader)
+    if source.tell() != len(value):
+        raise ValueError(f"{len(value) - source.tell()} bytes are left: the value was written with another schema")
+    return found, size
+
+
+@lru_cache(maxsize=1)
+def _fastavro() -> Any:
+    try:
+        return import_module("fastavro")
+    except ImportError as error:
+        raise missing("fastavro>=1.9", error) from None
 
 
 def _understood(schema: Any) -> Any:

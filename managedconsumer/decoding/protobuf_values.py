@@ -7,17 +7,20 @@ the outer messages and its own. A value of another message is a bad row, as its 
 from __future__ import annotations
 
 import base64
+from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
-from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.formats import Decoded, Decoder, ValueFormat, by_halves, missing
-from managedconsumer.spark.decoding.registry import PROTOBUF, RegistryError, schema_of, take_id
+from managedconsumer.decoding.compiled import compiled
+from managedconsumer.decoding.formats import Decoded, Decoder, ValueFormat, by_halves, missing, read_again
+from managedconsumer.decoding.framing import PROTOBUF, take_id
+from managedconsumer.errors import ConfigurationError, RegistryError
 
 # The deepest nesting of messages in the place of a message.
 _DEEPEST = 100
 _TIMESTAMP = "google.protobuf.Timestamp"
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class ProtobufDecoder(Decoder):
@@ -26,7 +29,8 @@ class ProtobufDecoder(Decoder):
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
 
-        self._pa, self._registry, self._name = pa, value_format.registry, value_format.message
+        self._pa, self._name = pa, value_format.message
+        self._registry: Any = value_format.registry
         self._message_at = lru_cache(maxsize=1024)(self._message_of)
         pools, files, factory, errors = _modules()
         pool = pools.DescriptorPool()
@@ -36,24 +40,50 @@ class ProtobufDecoder(Decoder):
             found = pool.FindMessageTypeByName(value_format.message)
         except errors.DecodeError:
             raise ConfigurationError(
-                "value.schema is no descriptor set: protoc --include_imports --descriptor_set_out=FILE makes one"
+                f"{value_format.prefix}schema is no descriptor set: "
+                "protoc --include_imports --descriptor_set_out=FILE makes one"
             ) from None
         except (KeyError, TypeError) as error:
             raise ConfigurationError(f"the descriptor set has no message {value_format.message}: {error}") from None
         self._class = factory.GetMessageClass(found)
         self._type, self._row = _message(pa, found, ())
+        module = compiled()
+        self._compiled = module if module and _column(module, pa, self._type, found) is not None else None
 
     def type(self) -> Any:
         return self._type
 
     def decode(self, raw: Any) -> Decoded:
-        return by_halves(self._array, self._type, raw)
+        if self._compiled is None:
+            return by_halves(self._array, self._type, raw)
+        bare, others = self._without_head(raw) if self._registry else (raw, ())
+        column = _column(self._compiled, self._pa, self._type, self._class.DESCRIPTOR)
+        made, bad = self._compiled.decode(column, bare, None, 1 + 17 * self._type.num_fields)
+        return read_again(self._array, made, {**bad, **dict.fromkeys(others, "")}, raw)
 
-    def _array(self, values: list[bytes | None]) -> Any:
-        parse, row = self._class.FromString, self._row
+    def _without_head(self, raw: Any) -> tuple[Any, Sequence[int]]:
+        """Return the messages behind the first value's schema and place, and the rows that begin otherwise."""
+        import pyarrow.compute as pc
+
+        for value in raw.drop_null()[:1].to_pylist():
+            try:
+                head = value[: len(value) - len(self._bare(value))]
+            except ValueError:
+                break
+            return pc.binary_replace_slice(raw, 0, len(head), b""), pc.indices_nonzero(
+                pc.invert(pc.starts_with(raw, head)).fill_null(False)
+            ).to_pylist()
+        return raw, range(len(raw))
+
+    def _array(self, raw: Any) -> Any:
+        values = raw.to_pylist()
         if self._registry:
             values = [None if value is None else self._bare(value) for value in values]
-        return self._pa.array([None if value is None else row(parse(value)) for value in values], self._type)
+        return self._pa.array([None if value is None else self.read(value) for value in values], self._type)
+
+    def read(self, value: bytes) -> Any:
+        """Decode a message to a dict: enums by name, fields that are not set None. Raises any Exception."""
+        return self._row(self._class.FromString(value))
 
     def _bare(self, value: bytes) -> bytes:
         number, value = take_id(value)
@@ -64,15 +94,18 @@ class ProtobufDecoder(Decoder):
         return rest
 
     def _message_of(self, number: int, places: tuple[int, ...]) -> str | None:
-        """Return the full name of a message in a schema of the registry; None: there is none at that place."""
-        file = _file(schema_of(self._registry, number, PROTOBUF))
-        names, inside = [file.package] if file.package else [], file.message_type
-        for place in places:
-            if not 0 <= place < len(inside):
-                return None
-            names.append(inside[place].name)
-            inside = [each for each in inside[place].nested_type if not each.options.map_entry]
-        return ".".join(names)
+        return message_at(file_of(self._registry.schema(number, PROTOBUF).of(PROTOBUF)), places)
+
+
+def message_at(file: Any, places: tuple[int, ...]) -> str | None:
+    """Return the full name of the message at that place of a schema; None: there is none."""
+    names, inside = [file.package] if file.package else [], file.message_type
+    for place in places:
+        if not 0 <= place < len(inside):
+            return None
+        names.append(inside[place].name)
+        inside = [each for each in inside[place].nested_type if not each.options.map_entry]
+    return ".".join(names)
 
 
 def take_places(value: bytes) -> tuple[tuple[int, ...], bytes]:
@@ -104,19 +137,33 @@ def _zigzag(value: bytes, at: int) -> tuple[int, int]:
 def descriptor_set(serialized: str) -> bytes:
     """Return the descriptor set of a registry's schema, with the files of Protobuf that it imports."""
     try:
-        file = _file(serialized)
+        file = file_of(serialized)
     except RegistryError as error:
         raise ConfigurationError(str(error)) from None
     found, known = _modules()[1].FileDescriptorSet(), _protobufs_own()
     for name in file.dependency:
         if name not in known:
-            raise ConfigurationError(f"the registry's schema imports {name}: give value.schema, a descriptor set")
+            raise ConfigurationError(f"the registry's schema imports {name}: give a descriptor set as the schema")
         found.file.add().ParseFromString(known[name])
     found.file.append(file)
     return bytes(found.SerializeToString())
 
 
-def _file(serialized: str) -> Any:
+def descriptor_set_of(message: Any) -> bytes:
+    """Return the descriptor set of a message's class, with all files that it imports."""
+    found = _modules()[1].FileDescriptorSet()
+
+    def add(file: Any) -> None:
+        for each in file.dependencies:
+            add(each)
+        if file.name not in [known.name for known in found.file]:
+            file.CopyToProto(found.file.add())
+
+    add(message.DESCRIPTOR.file)
+    return bytes(found.SerializeToString())
+
+
+def file_of(serialized: str) -> Any:
     """Parse a ``FileDescriptorProto``. Raises RegistryError for a registry that does not serialize schemas."""
     _, files, _, errors = _modules()
     try:
@@ -124,7 +171,7 @@ def _file(serialized: str) -> Any:
     except (ValueError, errors.DecodeError):
         raise RegistryError(
             "the registry does not give Protobuf schemas in serialized form (?format=serialized), as Confluent's does. "
-            "Without value.format the values are bytes, for Spark's from_protobuf"
+            "Without a format the values are bytes, for Spark's from_protobuf"
         ) from None
 
 
@@ -137,7 +184,7 @@ def _modules() -> tuple[Any, Any, Any, Any]:
             import_module("google.protobuf.message"),
         )
     except ImportError as error:
-        raise missing("protobuf>=5", error) from None
+        raise missing("protobuf>=6.31", error) from None
 
 
 def _protobufs_own() -> dict[str, bytes]:
@@ -160,7 +207,7 @@ Convert = Callable[[Any], Any]
 def _message(pa: Any, descriptor: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]:
     """Return the type of a message, and a function that makes a row of one."""
     if descriptor.full_name == _TIMESTAMP:
-        return pa.timestamp("us", tz="UTC"), _microseconds
+        return pa.timestamp("us", tz="UTC"), _time_of
     if descriptor.full_name in inside:
         raise ConfigurationError(f"the message {descriptor.full_name} is recursive; Arrow columns cannot be")
     fields, parts = [], []
@@ -185,11 +232,57 @@ def _field(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]:
     if message is not None and message.GetOptions().map_entry:
         key, _ = _single(pa, message.fields_by_name["key"], inside)
         value, convert = _single(pa, message.fields_by_name["value"], inside)
-        return pa.map_(key, value), lambda found: [(name, convert(each)) for name, each in found.items()]
+        return pa.map_(key, value), lambda found: {name: convert(each) for name, each in found.items()}
     kind, convert = _single(pa, field, inside)
     if field.is_repeated:
         return pa.list_(pa.field("element", kind)), lambda found: [convert(each) for each in found]
     return kind, convert
+
+
+# By a field's type (``FieldDescriptor.TYPE_...``): the compiled column, the wire type, and the form of its varint
+# (1: zigzag, 2: 32 bits without a sign). Without one for uint64, which needs a decimal, and for groups.
+_COLUMNS = {
+    1: ("Real", 1, 0),
+    2: ("Real", 5, 0),
+    3: ("Long", 0, 0),
+    5: ("Int", 0, 0),
+    7: ("Long", 5, 0),
+    8: ("Boolean", 0, 0),
+    9: ("Bytes", 2, 0),
+    11: ("Message", 2, 0),
+    12: ("Bytes", 2, 0),
+    13: ("Long", 0, 2),
+    14: ("Names", 0, 0),
+    15: ("Int", 5, 0),
+    16: ("Long", 1, 0),
+    17: ("Int", 0, 3),
+    18: ("Long", 0, 1),
+}
+
+
+def _column(compiled: Any, pa: Any, kind: Any, descriptor: Any) -> Any:
+    """Return an empty compiled column for a message; None: it has repeated or required fields, or rare ones."""
+    fields, slots = [], []
+    for field, each in zip(descriptor.fields, kind, strict=True):
+        choice, inner = field.containing_oneof, field.message_type
+        rare = field.is_repeated or field.is_required or (choice is not None and len(choice.fields) > 1)
+        if rare or field.type not in _COLUMNS:
+            return None
+        name, wire_type, form = _COLUMNS[field.type]
+        if inner is not None:
+            stamp = inner.full_name == _TIMESTAMP
+            made = compiled.Moment(pa, each.type) if stamp else _column(compiled, pa, each.type, inner)
+            if made is None:
+                return None
+        elif name == "Names":
+            names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
+            made = compiled.Names(pa, each.type, names=names)
+        else:
+            options = {"Real": {"width": 4 if wire_type == 5 else 8}, "Bytes": {"text": field.type == 9}}
+            made = getattr(compiled, name)(pa, each.type, **options.get(name, {}))
+        fields.append(made)
+        slots.append((field.number, wire_type, form, field.has_presence))
+    return compiled.Message(pa, kind, fields=fields, slots=slots)
 
 
 def _single(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]:
@@ -211,8 +304,8 @@ def _single(pa: Any, field: Any, inside: tuple[str, ...]) -> tuple[Any, Convert]
     return kinds[field.cpp_type], lambda found: found
 
 
-def _microseconds(found: Any) -> int:
+def _time_of(found: Any) -> datetime:
     """Convert a timestamp. Raises ValueError outside of the years 1 to 9999, the range of Protobuf and Python."""
     if not -62_135_596_800 <= found.seconds < 253_402_300_800 or not 0 <= found.nanos < 1_000_000_000:
         raise ValueError(f"the timestamp of {found.seconds} s and {found.nanos} ns is not in the years 1 to 9999")
-    return int(found.seconds * 1_000_000 + found.nanos // 1000)
+    return _EPOCH + timedelta(seconds=found.seconds, microseconds=found.nanos // 1000)

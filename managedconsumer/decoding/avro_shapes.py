@@ -1,12 +1,12 @@
-"""Translate an Avro schema into Arrow's type and into the columns that ``_avro.pyx`` builds. Pure."""
+"""Translate an Avro schema into Arrow's type and into the columns that ``_columns.pyx`` builds. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Mapping
 
+from managedconsumer.decoding.avro_bounds import Bounds
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.avro_bounds import Bounds
 
 #: Logical types that Spark has a type for, with Avro's types that may carry them.
 LOGICAL: Mapping[str, tuple[str, ...]] = {
@@ -24,7 +24,7 @@ _MOST_COLUMNS = 20_000
 
 @dataclass(frozen=True)
 class Shape:
-    """A column: its Arrow type, its class in ``_avro.pyx`` with options, and its inner columns.
+    """A column: its Arrow type, its class in ``_columns.pyx`` with options, and its inner columns.
 
     ``branches``: those of the union around it, 0 without a union. ``null_at``: the number of the null branch, or -1.
     ``schema``: the schema without that union, with names looked up; it is not compared.

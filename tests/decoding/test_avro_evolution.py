@@ -11,11 +11,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from managedconsumer.spark.decoding.avro_values import AvroDecoder, compiled
-from tests.spark.test_avro_columns import EXAMPLES, Schemas, by_fastavro, damage, decoder_of, written
+from managedconsumer.decoding.avro_values import AvroDecoder
+from managedconsumer.decoding.compiled import compiled
+from managedconsumer.runtime.net.schema_registry import Registry
+from tests.decoding.test_avro_columns import EXAMPLES, Schemas, by_fastavro, damage, decoder_of, written
+from tests.registries import has_avro
 
 pytestmark = pytest.mark.skipif(compiled() is None, reason="this process runs without compiled modules")
-REGISTRY = "http://registry"
+REGISTRY = Registry("http://registry")
 
 
 @pytest.fixture
@@ -27,12 +30,12 @@ def known(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
 
 
 def use(schemas: dict[int, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def schema_of(_registry: str, number: int) -> str:
+    def text_of(number: int) -> str:
         if number not in schemas:
             raise ValueError(f"the registry has no schema {number}")
         return json.dumps(schemas[number])
 
-    monkeypatch.setattr("managedconsumer.spark.decoding.avro_values.schema_of", schema_of)
+    has_avro(text_of, monkeypatch)
 
 
 def framed(number: int, schema: Any, value: Any) -> bytes:
@@ -209,11 +212,9 @@ def test_as_fastavro_does_it(case: tuple[Any, Any, list[Any]], seed: int) -> Non
 
 def test_a_schema_that_is_not_there_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(
-        "managedconsumer.spark.decoding.registry._get", lambda _registry, path: asked.append(path) or None
-    )
+    monkeypatch.setattr(Registry, "_get", lambda _registry, path: asked.append(path) or None)
     ours = record(("x", "long"))
-    decoder = decoder_of(ours, "http://nothing-there")
+    decoder = decoder_of(ours, Registry("http://nothing-there"))
     _, bad = decoder.decode(pa.array([framed(77, ours, {"x": x}) for x in range(50)], pa.binary()))
     assert set(bad) == set(range(50))
     assert "has no schema 77" in bad[49]

@@ -11,14 +11,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from managedconsumer.decoding.avro_bounds import MOST_EMPTY_ITEMS
+from managedconsumer.decoding.avro_values import AvroDecoder
+from managedconsumer.decoding.compiled import compiled
+from managedconsumer.decoding.formats import decode
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.avro_bounds import MOST_EMPTY_ITEMS
-from managedconsumer.spark.decoding.avro_values import AvroDecoder, compiled
-from managedconsumer.spark.decoding.formats import decode
-from tests.spark.registries import framed
-from tests.spark.test_avro_columns import decoder_of, needs_build, written
+from managedconsumer.runtime.net.schema_registry import Registry
+from tests.decoding.test_avro_columns import decoder_of, needs_build, written
+from tests.registries import framed, has_avro
 
-REGISTRY = "http://registry"
+REGISTRY = Registry("http://registry")
 OURS = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
 TWINS = [pytest.param(name, marks=needs_build if name == "cython" else ()) for name in ("cython", "python")]
 Decode = Callable[..., tuple[list[Any], dict[int, str]]]
@@ -27,7 +29,7 @@ Decode = Callable[..., tuple[list[Any], dict[int, str]]]
 @pytest.fixture(params=TWINS)
 def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "python":
-        monkeypatch.setattr("managedconsumer.spark.decoding.avro_values.compiled", lambda: None)
+        monkeypatch.setattr("managedconsumer.decoding.avro_values.compiled", lambda: None)
     return str(request.param)
 
 
@@ -36,11 +38,11 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> dict[int, Any]:
     """The registry's schemas; 1 is ours."""
     known: dict[int, Any] = {1: OURS}
 
-    def schema_of(_registry: str, number: int) -> str:
+    def text_of(number: int) -> str:
         text = known[number]
         return text if isinstance(text, str) else json.dumps(text)
 
-    monkeypatch.setattr("managedconsumer.spark.decoding.avro_values.schema_of", schema_of)
+    has_avro(text_of, monkeypatch)
     return known
 
 
@@ -227,13 +229,13 @@ def test_a_batch_that_becomes_too_large_is_cut(twin: str, monkeypatch: pytest.Mo
     """Each value is within its bound; all together would take the memory of the machine."""
     most = 1024 * 1024
     for module in ("formats", "avro_values"):
-        monkeypatch.setattr(f"managedconsumer.spark.decoding.{module}.BATCH_BYTES", most)
+        monkeypatch.setattr(f"managedconsumer.decoding.{module}.BATCH_BYTES", most)
     decimal = {"type": "bytes", "logicalType": "decimal", "precision": 9}
     schema = with_field({"type": "array", "items": ["null", record("W", *[decimal] * 10)]})
     value = zigzag(7) + zigzag(200) + b"\0" * 200 + b"\0"
     count = 2 * most // (160 * 200)
     values = pa.array([value, None, b"bad"] * count, pa.binary())
-    parts = list(decode(decoder_of(schema), values))
+    parts = [(made["value"], errors) for made, errors in decode({"value": decoder_of(schema)}, {"value": values})]
     assert len(parts) > 1
     assert all(column.nbytes < 2 * most for column, _ in parts)
     rows = [row for column, _ in parts for row in pc.struct_field(column, [0]).to_pylist()]

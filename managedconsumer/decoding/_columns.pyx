@@ -1,14 +1,15 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: embedsignature=True
-"""Decode Avro's binary encoding into Arrow's buffers, field by field, without a Python object for a value.
+"""Decode Avro's and Protobuf's encodings into Arrow's buffers, field by field, without a Python object for a value.
 
 ``avro_shapes`` makes the columns of a schema; ``avro_values`` decodes all else with fastavro.  Every encoded length and
 number is checked before it is used; a bad value is removed from all columns again.
-Sources: Avro 1.12 specification (binary encoding, logical types), Arrow Columnar Format 1.x.
+Sources: Avro 1.12 specification (binary encoding, logical types), Protocol Buffers' encoding, Arrow Columnar Format 1.x.
 """
 
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
 from libc.string cimport memcpy, memset
 
 cdef extern from *:
@@ -19,16 +20,17 @@ cdef extern from *:
     ctypedef long long mc_int128
     ctypedef unsigned long long mc_uint128
 
-from managedconsumer.spark.decoding import avro_bounds, formats
-from managedconsumer.spark.decoding.formats import TooLargeError, told
+from managedconsumer.decoding import avro_bounds, formats
+from managedconsumer.decoding.formats import TooLargeError, told
 
-INTERFACE = 2
+INTERFACE = 3
 
-include "../../wire/records/_growing_buffer.pxi"
+include "../wire/records/_growing_buffer.pxi"
 include "_avro_wire.pxi"
 include "_avro_column.pxi"
 include "_avro_flat.pxi"
 include "_avro_nested.pxi"
+include "_protobuf.pxi"
 
 cdef enum:
     PREFIX = 5                  # of a schema registry: a zero, and the schema's id in four bytes

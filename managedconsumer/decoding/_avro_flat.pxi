@@ -1,4 +1,4 @@
-# Columns of values that hold no others. Included by _avro.pyx.
+# Columns of values that hold no others. Included by _columns.pyx.
 
 # The range of Python's datetime, and with it of Spark's Python API: the years 1 to 9999.
 cdef int64_t FIRST_DAY = -719162, LAST_DAY = 2932896
@@ -16,6 +16,10 @@ cdef class Fixed(Column):
             self.data = _GrowingBuffer(self.pa, self.room * self.width)
         else:
             self.data.hold(self.room * self.width)
+        return 0
+
+    cdef int store(self, uint64_t value, const uint8_t *start) except -1:
+        memcpy(self.data.start + self.rows * self.width, &value, self.width)
         return 0
 
     cdef int blank(self) except -1:
@@ -148,6 +152,10 @@ cdef class Boolean(Column):
         wire.place += 1
         return 0
 
+    cdef int store(self, uint64_t value, const uint8_t *start) except -1:
+        self.put(value != 0)
+        return 0
+
     cdef void put(self, int bit) noexcept:
         if bit:
             self.data.start[self.rows >> 3] |= <uint8_t>(1 << (self.rows & 7))
@@ -207,6 +215,11 @@ cdef class Bytes(Column):
         self.put(wire.place, size)
         wire.place += size
         return 0
+
+    cdef int store(self, uint64_t value, const uint8_t *start) except -1:
+        if self.text:
+            check_text(start, value)
+        return self.put(start, value)
 
     cdef int blank(self) except -1:
         (<int32_t *>self.offsets.start)[self.rows + 1] = <int32_t>self.used

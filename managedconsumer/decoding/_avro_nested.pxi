@@ -1,4 +1,4 @@
-# Columns that hold others. Included by _avro.pyx.
+# Columns that hold others. Included by _columns.pyx.
 
 cdef class Record(Column):
     """A struct of columns."""

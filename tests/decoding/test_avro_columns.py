@@ -16,10 +16,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from managedconsumer.decoding.avro_values import AvroDecoder
+from managedconsumer.decoding.compiled import compiled
+from managedconsumer.decoding.formats import ValueFormat, by_halves
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.decoding.avro_values import AvroDecoder, compiled
-from managedconsumer.spark.decoding.formats import ValueFormat, by_halves
+from managedconsumer.runtime.net.schema_registry import Registry
 from managedconsumer.wire import records
+from tests.registries import has_avro
 
 fastavro = pytest.importorskip("fastavro")
 needs_build = pytest.mark.skipif(compiled() is None, reason="this process runs without compiled modules")
@@ -33,7 +36,7 @@ FIRST, LAST = dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999000
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
 
-def decoder_of(schema: Any, registry: str = "") -> AvroDecoder:
+def decoder_of(schema: Any, registry: Registry | None = None) -> AvroDecoder:
     return AvroDecoder(ValueFormat("avro", json.dumps(schema).encode(), registry=registry))
 
 
@@ -177,7 +180,7 @@ def test_damaged_values(case: tuple[Any, list[Any]], seed: int) -> None:
     column.validate(full=True)
     for row, value in enumerate(raw.to_pylist()):
         if row not in bad:
-            assert repr(column[row].as_py()) == repr(decoder._array([value])[0].as_py())
+            assert repr(column[row].as_py()) == repr(decoder._array(pa.array([value], pa.binary()))[0].as_py())
         else:
             assert column[row].as_py() is None
             assert str(bad[row])
@@ -299,10 +302,8 @@ def test_a_registrys_schema_that_differs_in_names_only_for_people(monkeypatch: p
     ours = {**SIMPLE, "fields": [{"name": "x", "type": "long", "aliases": ["y"]}]}
     other = {**SIMPLE, "fields": [{"name": "y", "type": "int"}]}
     known = {1: {**SIMPLE, "doc": "a view"}, 2: other}
-    monkeypatch.setattr(
-        "managedconsumer.spark.decoding.avro_values.schema_of", lambda _registry, number: json.dumps(known[number])
-    )
-    decoder = decoder_of(ours, registry="http://registry")
+    has_avro(lambda number: json.dumps(known[number]), monkeypatch)
+    decoder = decoder_of(ours, Registry("http://registry"))
     slow: list[int] = []
     monkeypatch.setattr(
         decoder, "_array", lambda values: slow.append(len(values)) or AvroDecoder._array(decoder, values)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Callable
 
+import pytest
+
+from managedconsumer.decoding.framing import AVRO, Schema
+from managedconsumer.runtime.net import schema_registry
 from tests.endpoints import Answer as Answer
 from tests.endpoints import Endpoint
 
@@ -31,3 +35,10 @@ class Registry(Endpoint):
 def framed(number: int, value: bytes) -> bytes:
     """Confluent's wire format."""
     return b"\0" + number.to_bytes(4, "big") + value
+
+
+def has_avro(text_of: Callable[[int], str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All registries have the Avro schemas of ``text_of``, without any request."""
+    monkeypatch.setattr(
+        schema_registry.Registry, "schema", lambda _self, number, _kind: Schema(AVRO, text_of(number), False)
+    )

@@ -1,1 +1,0 @@
-"""Typed values: what ``value.format`` makes of a record's value, in the task. Imports no Spark."""
