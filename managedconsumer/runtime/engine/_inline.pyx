@@ -491,6 +491,7 @@ cdef class InlineFetch(Source):
     cdef readonly bint touched      # received chunks that the consumer's objects do not know of
     cdef readonly bint moved_on     # the lane has used up the chunk that it was attached to
     cdef readonly bint inside       # a thread waits
+    cdef readonly double waited     # for so many seconds, in all
     cdef list ready                 # of _Found, the oldest first
     cdef _Found _current            # the lane reads it
     cdef object _wakeup_fd
@@ -587,7 +588,7 @@ cdef class InlineFetch(Source):
     cdef bint _receive_once(self, double until) except -1:
         """Wait for one change and handle it; False: the slow path has to look."""
         cdef pollfd fds[MOST_WIRES + 1]
-        cdef double now = precise_seconds()
+        cdef double now = precise_seconds(), began = now
         cdef char data[64]
         cdef int count = 0, found, place
         cdef bint again = True
@@ -607,6 +608,7 @@ cdef class InlineFetch(Source):
         with nogil:
             found = poll(fds, count + 1, found)
         now = precise_seconds()
+        self.waited += now - began
         for place in range(count):
             wire = used[place]
             if not wire.recalled and found > 0 and fds[place + 1].revents:
