@@ -27,6 +27,8 @@ _NAME = r"[A-Za-z_][A-Za-z0-9_.\-/]{0,254}"
 # How long (ms) a broker may take for a response, and how long (seconds) a stop waits for its last push.
 _PATIENCE_MS = 10_000
 _LAST_PUSH_S = 0.5
+# How long (seconds) after the start of an exchange to look when the next one is due.
+_LOOK_AGAIN_S = 1.0
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -99,6 +101,8 @@ class Readings:
         passed, self._read_at = max(1e-6, now - self._read_at), now
         with engine.lock:
             engine.collector.settle_lane()
+            for wire in () if engine.inline is None else engine.inline.wires:
+                wire.owner.connection.count(*wire.take_times())
         made, self._connections = times.connections - self._connections, times.connections
         idle = engine.delivery.waited + getattr(engine.inline, "waited", 0.0)
         rested, self._idle = max(0.0, idle - self._idle), idle
@@ -165,11 +169,13 @@ class Pusher:
     def attend(self, now: float) -> float:
         """Start an exchange that is due; return when the next one is. Never waits; one thread at a time calls it."""
         due, listed = self._telemetry.next_deadline(now), self._engine.cluster.listed
-        if now < due or (listed and schemas.PUSH_TELEMETRY.key not in listed):
-            return max(due, now + ASK_AGAIN_S)
+        if now < due:
+            return due
+        if listed and schemas.PUSH_TELEMETRY.key not in listed:
+            return now + ASK_AGAIN_S
         if listed and (self._worker is None or not self._worker.is_alive()):
             self._worker = self._engine.handler.spawn("telemetry", self._exchange)
-        return now + 1.0
+        return now + _LOOK_AGAIN_S
 
     def finish(self, timeout: float) -> None:
         """Push a last time, within half a second and ``timeout`` (seconds), as the consumer stops."""
@@ -186,8 +192,12 @@ class Pusher:
             self._worker.join(max(0.0, until - handler.now()))
 
     def _exchange(self) -> None:
-        while (request := self._telemetry.next_request(self._engine.handler.now())) is not None:
-            self._carry_out(request)
+        try:
+            while (request := self._telemetry.next_request(self._engine.handler.now())) is not None:
+                self._carry_out(request)
+        except BaseException:  # a mistake of ours, which the handler logs: once
+            self._telemetry.last_request()
+            raise
 
     def _carry_out(self, request: Request) -> None:
         telemetry, handler = self._telemetry, self._engine.handler

@@ -28,7 +28,7 @@ _OUTDATED = {err.UnknownSubscriptionId.ERROR_CODE, err.UnsupportedCompressionTyp
 
 
 class Stage(Enum):
-    """What comes next."""
+    """The states: each value says what comes next."""
 
     ASK = "ask for the subscription"
     PUSH = "push metrics"
@@ -39,7 +39,7 @@ _MOVES = {Stage.ASK: set(Stage), Stage.PUSH: set(Stage), Stage.OVER: {Stage.ASK,
 
 
 class Subscription(NamedTuple):
-    """What the broker wants: metrics whose names begin with one of ``prefixes``, each ``interval`` seconds."""
+    """A broker's wish: metrics whose names begin with one of ``prefixes``, each ``interval`` seconds."""
 
     number: int
     interval: float

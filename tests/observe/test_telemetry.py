@@ -137,7 +137,7 @@ def test_a_subscription_that_has_changed_is_asked_for_at_once_but_not_all_the_ti
     assert made.next_deadline(182.0) == 182.0
 
 
-@pytest.mark.parametrize("kind", [err.TelemetryTooLarge, err.ThrottlingQuotaExceeded, err.UnknownServerError])
+@pytest.mark.parametrize("kind", [err.TelemetryTooLarge, err.ThrottlingQuotaExceeded, err.LeaderNotAvailable])
 def test_errors_that_pass(kind: Any) -> None:
     made = telemetry()
     pushed(made, 60.0, code=kind.ERROR_CODE)
@@ -197,15 +197,14 @@ def test_an_answer_to_an_old_subscription_changes_nothing() -> None:
     assert made.next_deadline(61.0) == 120.0
 
 
-TEXT = st.text(st.characters(codec="utf-8"), max_size=300)
+TEXT = st.text(max_size=150)
 
 
-@given(
-    st.lists(st.builds(otlp.Point, TEXT, TEXT, st.floats(), st.dictionaries(TEXT, TEXT, max_size=3), st.none() | st.integers(0, 2**63))),
-    st.dictionaries(TEXT, TEXT, max_size=3),
-    st.integers(0, 2**63),
-    st.sampled_from([otlp.DELTA, otlp.CUMULATIVE]),
-)  # fmt: skip
+LABELS = st.dictionaries(TEXT, TEXT, max_size=3)
+POINTS = st.builds(otlp.Point, TEXT, TEXT, st.floats(), LABELS, st.none() | st.integers(0, 2**63))
+
+
+@given(st.lists(POINTS, max_size=4), LABELS, st.integers(0, 2**63), st.sampled_from([otlp.DELTA, otlp.CUMULATIVE]))
 def test_the_encoding_is_protobufs(points: Any, resource: Any, time_ns: int, temporality: int) -> None:
     data = MetricsData()
     part = data.resource_metrics.add()

@@ -165,8 +165,8 @@ cdef class Wire:
     cdef readonly list queues
     cdef readonly object owner          # the worker's
     cdef int _fd, _version, _session, _count, _topics, _wait_ms, _quiet_ms, _least_bytes, _most_bytes, _isolation
-    cdef double _soon_s, _quiet_after
-    cdef long long _most_messages
+    cdef double _soon_s, _quiet_after, _took, _longest  # the last two: of the responses that are not counted yet
+    cdef long long _most_messages, _uncounted
     cdef Line *_lines
     cdef Part *_parts
     cdef uint8_t *_ids
@@ -375,6 +375,9 @@ cdef class Wire:
         for i in range(parts):
             self._note(&self._parts[i], chunks[i], now, all)
         self.rounds += 1
+        self._uncounted += 1
+        self._took += now - self.sent_at
+        self._longest = max(self._longest, now - self.sent_at)
         self.slowest = max(self.slowest, now - self.sent_at)
         self.heard_at = now
         return True
@@ -448,6 +451,12 @@ cdef class Wire:
                 return -1
             at += 1
         return found if stop - at == 1 and not at[0] else -1
+
+    def take_times(self):
+        """Return how many responses came since the last call, how long they took in all, and at most (seconds)."""
+        found = self._uncounted, self._took, self._longest
+        self._uncounted, self._took, self._longest = 0, 0.0, 0.0
+        return found
 
     # -- for tests ----------------------------------------------------------------------------------------------------
 

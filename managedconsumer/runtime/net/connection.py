@@ -319,6 +319,11 @@ class Connection:
                 self._slowest = used.slowest
         self._shared.leave()
 
+    def count(self, responses: int, seconds: float, longest: float) -> None:
+        """Count responses of the lent connection, which took so many ``seconds`` in all."""
+        if responses:
+            self.times.answered(self.node_id, schemas.FETCH, seconds, responses, longest)
+
     def send_rest(self, data: bytes) -> None:
         """Send the rest of the request in flight, which did not fit into the socket's buffer at once."""
         self._write(self._pending[-1], data)

@@ -16,11 +16,11 @@ class Tally:
         self.count, self.seconds, self._longest = 0, 0.0, 0.0
         self._taken = (0, 0.0)
 
-    def add(self, seconds: float) -> None:
-        """Note one that took ``seconds``."""
-        self.count += 1
+    def add(self, seconds: float, count: int = 1, longest: float = 0.0) -> None:
+        """Note ``count`` that took ``seconds`` in all, the ``longest`` of several so long."""
+        self.count += count
         self.seconds += seconds
-        self._longest = max(self._longest, seconds)
+        self._longest = max(self._longest, seconds if count == 1 else longest)
 
     def take(self) -> tuple[float, float] | None:
         """Return the mean and the longest time (seconds) since the last call; None: nothing happened."""
@@ -31,19 +31,19 @@ class Tally:
 
 
 class RequestTimes:
-    """The requests of one consumer. Not those that a consuming thread repeats in compiled code, without a worker."""
+    """The requests of one consumer."""
 
     def __init__(self) -> None:
         self.connections = 0
         self.fetches = Tally()
         self.nodes: dict[int, Tally] = {}
 
-    def answered(self, node_id: int | None, api: Any, seconds: float) -> None:
-        """Note a response of a broker; None: its id is not known yet."""
+    def answered(self, node_id: int | None, api: Any, *took: Any) -> None:
+        """Note a response of a broker; None: its id is not known yet. ``took``: what :meth:`Tally.add` gets."""
         if api is schemas.FETCH:
-            self.fetches.add(seconds)
+            self.fetches.add(*took)
         if node_id is not None:
             tally = self.nodes.get(node_id)
             if tally is None:
                 tally = self.nodes.setdefault(node_id, Tally())
-            tally.add(seconds)
+            tally.add(*took)
