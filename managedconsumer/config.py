@@ -278,6 +278,7 @@ class ConsumerOptions(_Options):
     queued_max_bytes: Positive = 64 * 1024 * 1024
     on_error: OnError = "raise"
     use_rdkafka: bool = False
+    enable_metrics_push: bool = True
 
     def _check(self) -> None:
         self.consumer_timeout_ms = check_int("consumer_timeout_ms", self.consumer_timeout_ms, 0, "ms", also=(-1,))

@@ -54,6 +54,7 @@ class ManagedBalancedConsumer(BalancedConsumer):
         client_rack: str | None = None,
         queued_max_bytes: int = 64 * 1024 * 1024,
         on_error: Any = "raise",
+        enable_metrics_push: bool = True,
         metrics: Any = None,
         history: Any = None,
         use_greenlets: bool | None = None,

@@ -18,6 +18,7 @@ class NewReaderOptions(TypedDict, total=False):
     client_rack: str | None
     queued_max_bytes: int
     on_error: Any
+    enable_metrics_push: bool
 
 
 class NewSimpleOptions(NewReaderOptions, total=False):

@@ -54,6 +54,10 @@ _OPTIONS = {
 }
 
 
+#: Named arguments that have no effect here for any value: ``doctor --fix`` removes them.
+_IDLE = {"KafkaClient": ("broker_version",)} | dict.fromkeys(CONSUMERS, ("fetch_error_backoff_ms", *_ZOOKEEPER))
+
+
 class Given(NamedTuple):
     """The arguments of a call. ``whole`` is False where ``*args`` or ``**options`` may hide others."""
 
@@ -71,6 +75,19 @@ def given(call: ast.Call, name: str) -> Given:
     found.update((each.arg, each.value) for each in call.keywords if each.arg is not None)
     starred = any(isinstance(value, ast.Starred) for value in call.args)
     return Given(found, not starred and all(each.arg is not None for each in call.keywords))
+
+
+def without_effect(call: ast.Call, name: str) -> set[str]:
+    """The named arguments of ``call``, which calls ``name``, that can be removed."""
+    idle = set(_IDLE.get(name, ()))
+    if name == "KafkaClient" and "hosts" in given(call, name).values:
+        idle.add("zookeeper_hosts")
+    # What computes a value may do something besides.
+    return {each.arg for each in call.keywords if each.arg in idle and not any(map(_acts, ast.walk(each.value)))}
+
+
+def _acts(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call | ast.Await | ast.NamedExpr | ast.Yield | ast.YieldFrom)
 
 
 def about_client(call: ast.Call) -> Iterator[Said]:

@@ -48,10 +48,11 @@ _CALLS = {
 }
 
 
-def look_at(source: str, path: str, *, commits: bool = False) -> list[Remark]:
+def look_at(source: str, path: str, *, commits: bool = False, moved: bool = False) -> list[Remark]:
     """The remarks on one file, by line; none for a file without pykafka, one for a file that is no Python 3.
 
-    ``commits``: another file of the program calls ``commit_offsets()``.
+    ``commits``: another file of the program calls ``commit_offsets()``. ``moved``: what the file imports from pykafka
+    has been rewritten, so it is a pykafka program even without an import of pykafka.
     """
     try:
         tree = ast.parse(source)
@@ -59,9 +60,19 @@ def look_at(source: str, path: str, *, commits: bool = False) -> list[Remark]:
         line = getattr(error, "lineno", None) or 1
         return [Remark(path, line, "wrong", f"this is no Python 3: {error}")] if "pykafka" in source else []
     found = list(_imports(tree, path))
-    if found or _gets_topics(tree):
+    if found or moved or _gets_topics(tree):
         found += _calls(tree, path, commits=commits)
     return sorted(set(found))
+
+
+def concerns(tree: ast.AST) -> bool:
+    """True for a pykafka program: it imports pykafka, or makes consumers of topics from another file."""
+    return any(True for _ in _imports(tree, "")) or _gets_topics(tree)
+
+
+def produces(tree: ast.AST) -> bool:
+    """True for a program that makes producers."""
+    return any(isinstance(node, ast.Attribute) and node.attr in _PRODUCERS for node in ast.walk(tree))
 
 
 def _imports(tree: ast.AST, path: str) -> Iterator[Remark]:
@@ -89,13 +100,19 @@ def _is_pykafka(node: ast.ImportFrom) -> bool:
     return not node.level and (node.module or "").split(".")[0] == "pykafka"
 
 
-def _import(module: str, name: str | None, path: str, line: int) -> Remark:
+def home_of(module: str, name: str | None) -> str | None:
+    """The module here that has ``name`` of pykafka's ``module`` (None: the module itself); None where none has it."""
     home = MODULES.get(module)
+    return None if home == "managedconsumer" and name not in (None, "*", *NAMES) else home
+
+
+def _import(module: str, name: str | None, path: str, line: int) -> Remark:
+    home = home_of(module, name)
     written = f"from {module} import {name}" if name else f"import {module}"
     if module == "pykafka" and f"pykafka.{name}" in MODULES:  # a module of the package
         home = MODULES[f"pykafka.{name}"]
         return Remark(path, line, "note", f"{written}: import {home}")
-    if home is None or (home == "managedconsumer" and name not in (None, "*", *NAMES)):
+    if home is None:
         return Remark(path, line, "wrong", f"{written}: there is none here (no producer, no raw requests, no tools)")
     if name is None:
         return Remark(path, line, "note", f"{written}: import {home}")
@@ -103,8 +120,8 @@ def _import(module: str, name: str | None, path: str, line: int) -> Remark:
 
 
 def _calls(tree: ast.AST, path: str, *, commits: bool) -> Iterator[Remark]:
-    renamed, nodes = _renamed(tree), list(ast.walk(tree))
-    calls = [(each, _called(each, renamed)) for each in nodes if isinstance(each, ast.Call)]
+    aliases, nodes = renamed(tree), list(ast.walk(tree))
+    calls = [(each, called(each, aliases)) for each in nodes if isinstance(each, ast.Call)]
     commits = commits or any(name == "commit_offsets" for _, name in calls)
     for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in _GONE:
@@ -123,7 +140,7 @@ def _calls(tree: ast.AST, path: str, *, commits: bool) -> Iterator[Remark]:
                 yield Remark(path, call.lineno, level, text)
 
 
-def _renamed(tree: ast.AST) -> Mapping[str, str]:
+def renamed(tree: ast.AST) -> Mapping[str, str]:
     """pykafka's names by the names that the file gives them (``import ... as``)."""
     found = {}
     for node in ast.walk(tree):
@@ -132,8 +149,9 @@ def _renamed(tree: ast.AST) -> Mapping[str, str]:
     return found
 
 
-def _called(call: ast.Call, renamed: Mapping[str, str]) -> str:
+def called(call: ast.Call, aliases: Mapping[str, str]) -> str:
+    """The last name of what ``call`` calls, as pykafka has it."""
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
     name = getattr(call.func, "id", "")
-    return renamed.get(name, name)
+    return aliases.get(name, name)

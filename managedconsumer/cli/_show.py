@@ -5,6 +5,7 @@ All commands print by this module, so that no control character of a name, or of
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -52,6 +53,13 @@ def print_json(value: object) -> None:
 def say(text: str = "") -> None:
     """Print one line."""
     print(shown.line(text), flush=True)
+
+
+def diff(name: str, old: bytes, new: bytes) -> None:
+    """Print a unified diff of two versions of a file."""
+    before, after = (data.decode("utf-8", "replace").splitlines() for data in (old, new))
+    for each in difflib.unified_diff(before, after, f"{name} (now)", f"{name} (fixed)", lineterm=""):
+        print(shown.lines(each), flush=True)
 
 
 def tell(text: str) -> None:

@@ -81,6 +81,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
         self._session = session
         self._reader = Reader(session)
         self._rules = StoreRules()
+        self._own_metrics = session.pusher.share()
         # The compiled consume() calls these two where its fast path ends. They do not know this object, which may
         # therefore be collected without the garbage collector.
         self._consume_waiting = self._reader.wait  # type: ignore[method-assign]
@@ -680,6 +681,33 @@ class ConsumerAPI(FastPath, PykafkaNames):
                 "run": None if session.running is None else session.running.health(),
             }
         return Health(known | {"live": not ill, "ready": not ill and not unready, "reasons": ill + unready})
+
+    def client_instance_id(self) -> str | None:
+        """Return the id that the broker has given this consumer for its telemetry (KIP-714), as Kafka's tools show it.
+
+        None: the broker takes no telemetry, has not responded yet, or ``enable_metrics_push`` is False. Never blocks.
+        """
+        return self._session.pusher.instance_id
+
+    def register_metric(
+        self,
+        name: str,
+        read: Callable[[], float],
+        labels: Mapping[str, str] | None = None,
+        *,
+        kind: Literal["gauge", "counter"] = "gauge",
+    ) -> None:
+        """Push a metric of the application beside the consumer's own, if the broker asks for its name (KIP-1076).
+
+        ``read`` returns the number; a worker calls it for each push, so it must not block. While it raises, the metric
+        is left out. A "counter" only rises. The same ``name`` and ``labels`` again: the newest counts. Raises TypeError
+        or ConfigurationError for a name that is not possible. Thread-safe.
+        """
+        self._own_metrics.register(name, read, labels, kind)
+
+    def unregister_metric(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Push that metric no more. Does nothing if there is none. Thread-safe."""
+        self._own_metrics.unregister(name, labels)
 
     def _reasons(self, stuck_after_s: float, dead_after_s: float) -> tuple[list[str], list[str]]:
         """Return why the consumer is not live, and why it is not ready."""

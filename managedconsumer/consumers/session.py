@@ -13,6 +13,7 @@ from managedconsumer.compat.accept import accept_cluster, accept_partition, acce
 from managedconsumer.compat.cluster import Cluster as PublicCluster
 from managedconsumer.config import ConsumerOptions, check_bool
 from managedconsumer.consumers.positioning import Positioning
+from managedconsumer.consumers.pushing import Pusher
 from managedconsumer.fetch.plan import FetchLimits
 from managedconsumer.offset_convention import held_from_position
 from managedconsumer.runtime.cluster.cluster import PASSING, PLAIN
@@ -76,6 +77,8 @@ class Session:
         self.engine = Engine(self.cluster, options, group, self._public_cluster.partition)
         self.committer = Committer(self.engine)
         self.positioning = Positioning(self.engine)
+        self.pusher = Pusher(self.engine, self.committer, enabled=options.enable_metrics_push)
+        self.engine.attend = self.pusher.attend
         #: ``held_offsets`` when the consumer stopped; None before it has.
         self.last_consumed: dict[Any, int] | None = None
         # Held while the consumer starts or stops: one thread at a time does either.
@@ -127,12 +130,14 @@ class Session:
 
     def open(self, patience: StartPatience) -> None:
         """Start the workers and find the topics. Raises UnknownTopicOrPartition for a topic that does not exist."""
+        self.pusher.begin()
         self.engine.open()
         self._find_topics(patience)
 
     def become(self, identity: MemberIdentity) -> None:
         """Act as this member of the group from now on."""
         self.committer.join_group(identity)
+        self.pusher.become(identity)
         self.engine.delivery.lease = identity.lease
         self.engine.positions.watch_metadata(identity.metadata_changed)
 
@@ -207,6 +212,7 @@ class Session:
         """End the workers and close the sockets; the held offsets stay readable. ``timeout``: seconds for each."""
         with self.engine.lock:
             self.last_consumed = self.consumed(self.assigned())
+        self.pusher.finish(timeout)
         self.engine.close(timeout)
         self.committer.join(timeout)
 

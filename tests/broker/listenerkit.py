@@ -265,13 +265,17 @@ class ListenerGroup:
 def configure_group(broker: DevBroker, group: str, **ms: int) -> None:
     """Set ``heartbeat`` or ``session``, with KIP-848 the broker's, for one group alone (IncrementalAlterConfigs v0)."""
     names = {"heartbeat": "consumer.heartbeat.interval.ms", "session": "consumer.session.timeout.ms"}
-    entries = [(names[key], str(value)) for key, value in ms.items()]
+    configure(broker, 32, group, {names[key]: str(value) for key, value in ms.items()})
+
+
+def configure(broker: DevBroker, kind: int, name: str, entries: dict[str, str]) -> None:
+    """Set the configuration of one resource. ``kind``: 32 is a group, 16 a subscription to clients' metrics."""
 
     def text(value: str) -> bytes:
         return struct.pack(">h", len(value)) + value.encode()
 
-    body = struct.pack(">ib", 1, 32) + text(group) + struct.pack(">i", len(entries))
-    body += b"".join(text(name) + b"\0" + text(value) for name, value in entries) + b"\0"
+    body = struct.pack(">ib", 1, kind) + text(name) + struct.pack(">i", len(entries))
+    body += b"".join(text(key) + b"\0" + text(value) for key, value in entries.items()) + b"\0"
     frame = struct.pack(">hhih", 44, 0, 1, -1) + body
     answer = _admin.exchange(broker.port_of(), struct.pack(">i", len(frame)) + frame, 10.0)
     code = struct.unpack_from(">iiih", answer)[3]

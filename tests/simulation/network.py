@@ -128,7 +128,9 @@ class Call:
 
 
 _RANGES = {
-    api.key: (api.min_version, api.max_version) for api in vars(schemas).values() if isinstance(api, schemas.Api)
+    api.key: (api.min_version, api.max_version)
+    for api in schemas.APIS.values()
+    if api not in (schemas.GET_TELEMETRY_SUBSCRIPTIONS, schemas.PUSH_TELEMETRY)  # there is no plugin for them
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from types import MappingProxyType
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Collection, Iterable, Mapping, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff, Deadline
@@ -14,6 +14,7 @@ from managedconsumer.runtime.cluster.metadata import Answers, Flight, with_leade
 from managedconsumer.runtime.cluster.sharing import Sharing, place_of
 from managedconsumer.runtime.net import diagnose
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.net.request_times import RequestTimes
 from managedconsumer.runtime.net.silence import OpenConnections
 from managedconsumer.runtime.net.transport import BufferFactory
 from managedconsumer.runtime.waiting import forks
@@ -96,6 +97,9 @@ class Cluster:
         self.reached = False
         #: The resources shared with the client's other consumers; None: there is no client.
         self.shared: Sharing | None = None
+        #: The keys of the requests that brokers list, as of the last connection; empty before the first.
+        self.listed: Collection[int] = ()
+        self.times = RequestTimes()
         self._connections = OpenConnections(handler)
         self._own_idle = IdleConnections(handler)
         self._closed = False
@@ -210,6 +214,8 @@ class Cluster:
             connection.close()
             raise
         self.reached = True
+        self.times.connections += 1
+        connection.times, self.listed = self.times, connection.broker_ranges
         if self._is_closed():
             connection.close()
             raise err.SocketDisconnectedError("the consumer's connections are closed")
@@ -271,6 +277,7 @@ class Cluster:
 
     def _adopt(self, connection: Connection) -> Connection:
         self._connections.add(connection)
+        connection.times, self.listed = self.times, connection.broker_ranges
         if self._closed:
             connection.close()
             raise err.SocketDisconnectedError("the consumer's connections are closed")

@@ -165,8 +165,8 @@ cdef class Wire:
     cdef readonly list queues
     cdef readonly object owner          # the worker's
     cdef int _fd, _version, _session, _count, _topics, _wait_ms, _quiet_ms, _least_bytes, _most_bytes, _isolation
-    cdef double _soon_s, _quiet_after
-    cdef long long _most_messages
+    cdef double _soon_s, _quiet_after, _took, _longest  # the last two: of the responses that are not counted yet
+    cdef long long _most_messages, _uncounted
     cdef Line *_lines
     cdef Part *_parts
     cdef uint8_t *_ids
@@ -375,6 +375,9 @@ cdef class Wire:
         for i in range(parts):
             self._note(&self._parts[i], chunks[i], now, all)
         self.rounds += 1
+        self._uncounted += 1
+        self._took += now - self.sent_at
+        self._longest = max(self._longest, now - self.sent_at)
         self.slowest = max(self.slowest, now - self.sent_at)
         self.heard_at = now
         return True
@@ -449,6 +452,12 @@ cdef class Wire:
             at += 1
         return found if stop - at == 1 and not at[0] else -1
 
+    def take_times(self):
+        """Return how many responses came since the last call, how long they took in all, and at most (seconds)."""
+        found = self._uncounted, self._took, self._longest
+        self._uncounted, self._took, self._longest = 0, 0.0, 0.0
+        return found
+
     # -- for tests ----------------------------------------------------------------------------------------------------
 
     def feed(self, InlineFetch all not None, bytes frame not None, double now):
@@ -491,6 +500,7 @@ cdef class InlineFetch(Source):
     cdef readonly bint touched      # received chunks that the consumer's objects do not know of
     cdef readonly bint moved_on     # the lane has used up the chunk that it was attached to
     cdef readonly bint inside       # a thread waits
+    cdef readonly double waited     # for so many seconds, in all
     cdef list ready                 # of _Found, the oldest first
     cdef _Found _current            # the lane reads it
     cdef object _wakeup_fd
@@ -587,7 +597,7 @@ cdef class InlineFetch(Source):
     cdef bint _receive_once(self, double until) except -1:
         """Wait for one change and handle it; False: the slow path has to look."""
         cdef pollfd fds[MOST_WIRES + 1]
-        cdef double now = precise_seconds()
+        cdef double now = precise_seconds(), began = now
         cdef char data[64]
         cdef int count = 0, found, place
         cdef bint again = True
@@ -607,6 +617,7 @@ cdef class InlineFetch(Source):
         with nogil:
             found = poll(fds, count + 1, found)
         now = precise_seconds()
+        self.waited += now - began
         for place in range(count):
             wire = used[place]
             if not wire.recalled and found > 0 and fds[place + 1].revents:

@@ -61,6 +61,8 @@ class Delivery:
         self.lease: Lease | None = None
         #: How often a consuming thread has asked for messages (the lane counts its own).
         self.visits = 0
+        #: How long (seconds) consuming threads and tasks have waited for messages, without compiled code.
+        self.waited = 0.0
         #: The event loop that consumed last: the last callback of a stop runs on it.
         self.loop: Any = None
         self._draining = 0
@@ -207,10 +209,12 @@ class Delivery:
         inline = self.inline
         if inline is None or not self.inline_ready():
             self._assignment.sitting += 1
+            began = self.handler.now()
             try:
                 self.lock.wait(seconds)
             finally:
                 self._assignment.sitting -= 1
+                self.waited += self.handler.now() - began
             return
         inline.begin()
         self.mutex.release()

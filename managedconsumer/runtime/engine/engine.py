@@ -68,6 +68,8 @@ class Engine:
         self.history = History(group_id or "", self.handler.now, self.handler.wall_time)
         self.progress_tracker = ProgressTracker(self.assignment)
         self.async_waiters = AsyncWaiters(self.delivery)
+        #: What the position worker starts now and then; it returns when it is to be called again (handler's clock).
+        self.attend: Callable[[float], float] = lambda _now: float("inf")
         forks.watch(self)
         self._build()
 
@@ -90,7 +92,8 @@ class Engine:
         else:
             self.fetchers = FetchPool(assignment, limits, options.num_consumer_fetchers)
         self.positions = PositionWorker(
-            assignment, self.offsets, self.fetchers, self.close, self.progress_tracker.sample
+            *(assignment, self.offsets, self.fetchers, self.close, self.progress_tracker.sample),
+            attend=lambda now: self.attend(now),
         )
         assignment.ensure_workers, assignment.look_again = self.fetchers.ensure_workers, self.fetchers.look_again
         assignment.wake_positions, assignment.positions_due = self.positions.wake, self.positions.is_due

@@ -32,13 +32,18 @@ class PositionWorker:
         fetchers: FetchPool,
         close: Callable[[float], None],
         sample: Callable[[], None],
+        attend: Callable[[float], float],
     ) -> None:
-        """``close`` ends the engine of a deleted consumer, within so many seconds; ``sample`` notes the progress."""
+        """``close`` ends the engine of a deleted consumer, within so many seconds; ``sample`` notes the progress.
+
+        ``attend`` starts what is due beside, and returns when it is to be called again; it does not wait.
+        """
         self._engine = engine
         self._offsets = offsets
         self._fetchers = fetchers
         self._close = close
         self._sample = sample
+        self._attend = attend
         self._worker: Any = None
         self._wake = engine.handler.Event()
         self._on_metadata: Callable[[], None] = lambda: None
@@ -161,7 +166,7 @@ class PositionWorker:
                     engine.metadata_changed(before)
                     self._on_metadata()
                 self._sample()
-                young = max(0.5, engine.cluster.metadata_max_age - age)
+                young = max(0.5, min(engine.cluster.metadata_max_age - age, self._attend(now()) - now()))
                 if self._in_the_dark():
                     pause = self._backoff.fail(now())
                 elif self._pending():

@@ -16,6 +16,7 @@ from managedconsumer import errors
 from managedconsumer.runtime.net import diagnose, opening
 from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net.overdue import NEVER, overdue_after
+from managedconsumer.runtime.net.request_times import RequestTimes
 from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.net.transport import Transport, make_transport
 from managedconsumer.runtime.waiting.handlers import Handler
@@ -107,6 +108,8 @@ class Connection:
         """Until when (handler's clock) the broker ignores our requests (KIP-219)."""
         self.on_silence: Callable[[str, float], object] = lambda _address, _since: None
         """Called when a request timed out, with the address and the start of the silence (handler's clock)."""
+        self.times = RequestTimes()
+        """Where the responses are counted."""
         self.heard_at = handler.now()
         """When (handler's clock) the last response came over this connection, or when it was made."""
         self._handler = handler
@@ -316,6 +319,11 @@ class Connection:
                 self._slowest = used.slowest
         self._shared.leave()
 
+    def count(self, responses: int, seconds: float, longest: float) -> None:
+        """Count responses of the lent connection, which took so many ``seconds`` in all."""
+        if responses:
+            self.times.answered(self.node_id, schemas.FETCH, seconds, responses, longest)
+
     def send_rest(self, data: bytes) -> None:
         """Send the rest of the request in flight, which did not fit into the socket's buffer at once."""
         self._write(self._pending[-1], data)
@@ -434,8 +442,10 @@ class Connection:
         self._pending.popleft()
         now = self.heard_at = self._handler.now()
         took = now - pending.sent_at
-        if self._ready and (self._slowest is None or took > self._slowest):
-            self._slowest = took
+        if self._ready:
+            self.times.answered(self.node_id, pending.api, took)
+            if self._slowest is None or took > self._slowest:
+                self._slowest = took
         return body
 
     def _last_words(self, error: BaseException) -> BaseException:

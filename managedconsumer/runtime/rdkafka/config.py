@@ -15,6 +15,8 @@ from managedconsumer.runtime.waiting.handlers import Handler
 # The lifetime (seconds) of a token without an expiry time; librdkafka asks for a new one at 80 % of it.
 _TOKEN_LIFE = 300.0
 _MAX_INT = 2**31 - 1
+# librdkafka 2.5 is the first that pushes metrics (KIP-714), and knows the setting.
+_HAS_PUSH = 0x02050000
 
 
 def load() -> Any:
@@ -72,6 +74,8 @@ def settings(
         # It must be a second longer than the broker may wait.
         "socket.timeout.ms": min(wait_ms + max(1000, int(connection.request_timeout_ms)), 300_000),
         "reconnect.backoff.max.ms": 2000,
+        # The consumer pushes its metrics itself, as one client.
+        **({"enable.metrics.push": False} if load().libversion()[1] >= _HAS_PUSH else {}),
         **_security(connection.security, handler),
     }
 

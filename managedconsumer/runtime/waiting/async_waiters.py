@@ -36,13 +36,14 @@ class AsyncWaiters:
                 self._worker = engine.handler.spawn("async-wait", self._work)
             else:
                 engine.lock.notify_all()
-        timer = loop.call_later(seconds, wake, woken)
+        timer, began = loop.call_later(seconds, wake, woken), engine.handler.now()
         try:
             await woken
         finally:
             timer.cancel()
             with engine.lock:
                 self._waiting.pop(woken, None)
+                engine.waited += engine.handler.now() - began
 
     def _work(self) -> None:
         engine = self._engine

@@ -707,6 +707,35 @@ DeleteRecords 21  versions 0-2  flexible 2+
                 partition_index  int32
                 low_watermark    int64
                 error_code       int16   = 0
+
+# Client telemetry (KIP-714). A broker lists the two if it has a plugin for the metrics.
+
+GetTelemetrySubscriptions 71  versions 0-0  flexible 0+
+    since 3.7
+    request
+        client_instance_id  uuid
+    response
+        throttle_time_ms            int32   = 0
+        error_code                  int16   = 0
+        client_instance_id          uuid    = zero
+        subscription_id             int32   = 0
+        accepted_compression_types  [int8]  = []
+        push_interval_ms            int32   = 0
+        telemetry_max_bytes         int32   = 0
+        delta_temporality           bool    = false
+        requested_metrics           [string]  = []
+
+PushTelemetry 72  versions 0-0  flexible 0+
+    since 3.7
+    request
+        client_instance_id  uuid
+        subscription_id     int32
+        terminating         bool
+        compression_type    int8
+        metrics             bytes
+    response
+        throttle_time_ms  int32  = 0
+        error_code        int16  = 0
 """
 
 
@@ -764,3 +793,5 @@ CREATE_TOPICS: Final = _APIS["CreateTopics"]
 CREATE_PARTITIONS: Final = _APIS["CreatePartitions"]
 DELETE_TOPICS: Final = _APIS["DeleteTopics"]
 DELETE_RECORDS: Final = _APIS["DeleteRecords"]
+GET_TELEMETRY_SUBSCRIPTIONS: Final = _APIS["GetTelemetrySubscriptions"]
+PUSH_TELEMETRY: Final = _APIS["PushTelemetry"]

@@ -87,7 +87,7 @@ class Committer:
         self._run: Followed | None = None
         self._texts = CommitMetadata(engine.log_fields)
         self._auto_commits = committing.AutoCommitLog(log, engine.log_fields)
-        self._on_commit: Callable[[float, bool], None] = lambda _seconds, _well: None
+        self._watchers: tuple[Callable[[float, bool], None], ...] = ()
 
     def join_group(self, member: MemberIdentity) -> None:
         """Commit as ``member`` from now on."""
@@ -106,7 +106,11 @@ class Committer:
 
     def watch(self, on_commit: Callable[[float, bool], None]) -> None:
         """Call ``on_commit`` after every request with its duration (seconds) and True if it committed everything."""
-        self._on_commit = on_commit
+        self._watchers = (*self._watchers, on_commit)
+
+    def _on_commit(self, seconds: float, well: bool) -> None:
+        for watcher in self._watchers:
+            watcher(seconds, well)
 
     # -- offsets for commits --------------------------------------------------------------------------
 

@@ -105,6 +105,8 @@ class InlineReceive:
             engine.recalled.wait(_LEAVES)
         engine.collector.settle_lane()
         inline.remove(wire)
+        if fetcher.connection is not None:
+            fetcher.connection.count(*wire.take_times())
         fetcher.wire = None
         fetcher.leader.returned(
             plan, wire.places(), epoch=wire.session_epoch, patient=wire.patient, quiet_since=wire.quiet_since
