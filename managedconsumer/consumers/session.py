@@ -13,6 +13,7 @@ from managedconsumer.compat.accept import accept_cluster, accept_partition, acce
 from managedconsumer.compat.cluster import Cluster as PublicCluster
 from managedconsumer.config import ConsumerOptions, check_bool
 from managedconsumer.consumers.positioning import Positioning
+from managedconsumer.coordinator.committing import RetryPolicy, explicit_retry_policy
 from managedconsumer.fetch.plan import FetchLimits
 from managedconsumer.offset_convention import held_from_position
 from managedconsumer.runtime.cluster.cluster import PASSING, PLAIN
@@ -309,6 +310,11 @@ class Session:
             if self.engine.life.closed and self.last_held is not None:
                 return dict(self.last_held)
             return self.held(self.assigned())
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """How long an explicit commit goes on."""
+        return explicit_retry_policy(self.options.offsets_commit_max_retries, self.options.offsets_channel_backoff_ms)
 
     def move(self, wanted: Mapping[Any, tuple[str, int]]) -> None:
         """Move positions to results of ``offset_convention.target_of``; an error leaves all positions unchanged."""
