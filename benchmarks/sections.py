@@ -42,6 +42,11 @@ IMPORTS = [
     ("kafka-python", "from kafka import KafkaConsumer"),
     ("pykafka", "from pykafka import KafkaClient"),
 ]
+_FIRST = [
+    ("managedconsumer", "ManagedBalancedConsumer('t', 'localhost:1', 'g', auto_start=False)"),
+    ("confluent", "Consumer({'bootstrap.servers': 'localhost:1', 'group.id': 'g'})"),
+]
+IMPORTS += [(f"{name}, and a consumer", f"{dict(IMPORTS)[name]}; {made}") for name, made in _FIRST]
 _IMPORT = (
     "import json, time, warnings; warnings.simplefilter('ignore'); b = time.process_time(); {0}; "
     "print(json.dumps(dict(cpu_ms=(time.process_time() - b) * 1000)))"

@@ -114,8 +114,8 @@ def rates(broker: DevBroker, rounds: int) -> None:
         for transactional, pipe in sorted(pipes.items(), reverse=bool(number % 2)):
             wall, cpu, count = pipe.go(pipe.stored if transactional else pipe.plain, size, each)
             print(
-                f"transactions={transactional}: {size * count / wall:,.0f} messages/s, {wall / count * 1e3:.0f} ms a batch "
-                f"of {size}, CPU {cpu / (size * count) * 1e6:.2f} us a message",
+                f"transactions={transactional}: {size * count / wall:,.0f} messages/s, {wall / count * 1e3:.0f} ms a "
+                f"batch of {size}, CPU {cpu / (size * count) * 1e6:.2f} us a message",
                 flush=True,
             )
             if number > 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any, Callable, Mapping
 
+from managedconsumer import consumers
 from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol
 from managedconsumer.config import (
@@ -23,15 +24,9 @@ from managedconsumer.config import (
 from managedconsumer.consumers.api import ConsumerAPI
 from managedconsumer.consumers.group_metadata import GroupMetadata, GroupOffsets
 from managedconsumer.consumers.insight import Health
-from managedconsumer.consumers.lives import GroupLives
-from managedconsumer.consumers.machines import AssignorChoice, error_handlers
-from managedconsumer.consumers.metrics import ConsumerMetrics, check_metrics
-from managedconsumer.consumers.post_rebalance import PostRebalance
-from managedconsumer.consumers.session import Session
 from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.coordinator.states import MemberState
 from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
-from managedconsumer.runtime.member import GroupMember
 from managedconsumer.simpleconsumer import HeldConsumer
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetType
 from managedconsumer.subscription_input import check_listener
@@ -39,6 +34,7 @@ from managedconsumer.subscription_input import check_listener
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from managedconsumer.runtime.member import GroupMember
     from managedconsumer.typed_options import NewMemberOptions
 
 # How long (seconds) one round of the membership takes at most where no rebalance is wanted.
@@ -116,18 +112,18 @@ class BalancedConsumer(ConsumerAPI):
         wish = GroupOptions(**mine)
         consumer_options = ConsumerOptions(**options)
         check_listener(listener)
-        metrics = check_metrics(metrics)
-        assignors = AssignorChoice.of(wish, membership_protocol)
-        session = Session(topic, cluster, group, consumer_options, use_greenlets)
+        metrics = consumers.check_metrics(metrics)
+        assignors = consumers.AssignorChoice.of(wish, membership_protocol)
+        session = consumers.Session(topic, cluster, group, consumer_options, use_greenlets)
         ConsumerAPI.__init__(self, session)
         self._consumer = HeldConsumer(session)
-        self._lives = GroupLives(
+        self._lives = consumers.GroupLives(
             session,
             wish,
             assignors,
             listener,
-            PostRebalance(self, session, wish.post_rebalance_callback),
-            ConsumerMetrics(metrics, session, self),
+            consumers.PostRebalance(self, session, wish.post_rebalance_callback),
+            consumers.ConsumerMetrics(metrics, session, self),
         )
         session.serve(self._lives)
         if check_bool("auto_start", auto_start):
@@ -156,7 +152,7 @@ class BalancedConsumer(ConsumerAPI):
 
     def _build_default_error_handlers(self) -> dict[int, Callable[[], None]]:
         """Return the handler of each error code of the group APIs."""
-        return error_handlers(self._member, self._session.engine.link)
+        return consumers.error_handlers(self._member, self._session.engine.link)
 
     def _handle_error(self, error_code: int) -> None:
         """Handle an error code of a group API; raises the typed error of a code that is not retriable."""

@@ -6,6 +6,9 @@ import json
 import subprocess
 import sys
 
+import pytest
+
+from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire import records
 
 HEAVY = ["asyncio", "confluent_kafka", "cramjam", "gevent", "isal", "pyarrow", "pykafka", "pyspark", "ssl", "numpy"]
@@ -43,6 +46,38 @@ def test_the_consumer_loads_nothing_heavy() -> None:
         heavy.add("datetime")
     loaded = {name.split(".")[0] for name in modules}
     assert not heavy & (loaded - _of_logging())
+
+
+def test_the_class_does_not_load_the_engine() -> None:
+    modules = measured("from managedconsumer import ManagedBalancedConsumer, SimpleConsumer")["modules"]
+    assert isinstance(modules, list)
+    assert not {"socket", "managedconsumer.runtime.engine.engine", "managedconsumer.consumers.session"} & {*modules}
+
+
+LATER = """
+import sys
+from managedconsumer import {kind}
+consumer = {kind}("orders", sys.argv[1], consumer_group=b"billing", auto_start=False, auto_offset_reset=-2)
+made = set(sys.modules)
+consumer.start()
+assert consumer.consume().value == b"a"
+consumer.commit_offsets()
+consumer.commit_offsets(wait=False).result()
+consumer.held_offsets, consumer.lag(), consumer.progress(), consumer.health(), repr(consumer)
+consumer.seek(0, 0)
+consumer.stop()
+print(*sorted(name for name in set(sys.modules) - made if name.startswith("managedconsumer")))
+"""
+
+
+@pytest.mark.parametrize("kind", ["ManagedBalancedConsumer", "SimpleConsumer"])
+def test_a_consumer_that_is_made_has_loaded_all_of_its_modules(kind: str) -> None:
+    """An import later, in a worker, in a signal handler or while the interpreter ends, would come at a bad moment."""
+    with MemoryBroker({"orders": 1}) as broker:
+        broker.produce("orders", [b"a"])
+        command = [sys.executable, "-c", LATER.format(kind=kind), broker.bootstrap]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", [])
 
 
 def _of_logging() -> set[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.structs import TopicPartition
+
+if TYPE_CHECKING:
+    from managedconsumer.runtime.engine.engine import Engine
 
 # How long (seconds) to look up a position that is not known yet.
 _PATIENCE = 30.0

@@ -5,37 +5,20 @@ Offsets are in pykafka's convention (last consumed) or in Kafka's (next), as eac
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Awaitable,
-    Callable,
-    Iterable,
-    Iterator,
-    Literal,
-    Mapping,
-    Sequence,
-    TypeVar,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from managedconsumer import consumers
 from managedconsumer import errors as err
 from managedconsumer.compat.private import PykafkaNames
 from managedconsumer.config import check_choice, check_int, wrong_kind
-from managedconsumer.consumers.aio import AsyncReader
 from managedconsumer.consumers.group_metadata import TopicIds
 from managedconsumer.consumers.insight import Health, ProgressTable, page_of, stuck, unplaced
-from managedconsumer.consumers.reading import Reader
-from managedconsumer.consumers.running import Running, StoreRules, is_coroutine_function
-from managedconsumer.consumers.session import Session
-from managedconsumer.coordinator.committing import RetryPolicy, explicit_retry_policy
 from managedconsumer.fetch.stuck import DEAD_AFTER_S, STUCK_AFTER_S
 from managedconsumer.offset_convention import next_offset_of, target_of
 from managedconsumer.processing.values import Retry, RunSummary
-from managedconsumer.runtime.engine.commits.pending import Commit, Pending
-from managedconsumer.runtime.running.calls import MovedOn
-from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.runtime.running.calls import MovedOn, StoreRules, is_coroutine_function
 from managedconsumer.structs import OffsetAndMetadata, OffsetAndTimestamp, OffsetType, TopicPartition
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.records import FastPath, Message, __impl__, arrow
@@ -45,6 +28,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from managedconsumer.runtime.engine.commits.pending import Commit, Pending
+    from managedconsumer.runtime.waiting.handlers import Handler
     from managedconsumer.typed_columns import TypedColumns
     from managedconsumer.typed_options import ColumnFormats
 
@@ -73,13 +58,13 @@ def _seconds(timeout_ms: Any) -> float | None:
 class ConsumerAPI(FastPath, PykafkaNames):
     """Methods common to SimpleConsumer and ManagedBalancedConsumer. Thread-safe unless a method says otherwise."""
 
-    _session: Session
+    _session: consumers.Session
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: consumers.Session) -> None:
         """``session``: everything that this consumer owns."""
         super().__init__()
         self._session = session
-        self._reader = Reader(session)
+        self._reader = consumers.Reader(session)
         self._rules = StoreRules()
         self._own_metrics = session.pusher.share()
         # The compiled consume() calls these two where its fast path ends. They do not know this object, which may
@@ -234,9 +219,9 @@ class ConsumerAPI(FastPath, PykafkaNames):
             return lane.iterate(self.consume, self._applied_here, self._reader.not_deserialized)
         return iter(self.consume, None)
 
-    def __aiter__(self) -> AsyncReader:
+    def __aiter__(self) -> consumers.AsyncReader:
         """``async for message in consumer``: like iterating, without blocking the event loop."""
-        return AsyncReader(self._session, self._reader, self)
+        return consumers.AsyncReader(self._session, self._reader, self)
 
     async def consume_batch_async(self, max_messages: int = 500, timeout_ms: int = 1000) -> list[Message]:
         """:meth:`consume_batch` on an event loop, which it does not block; raises the same.
@@ -321,7 +306,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
             raise err.ConfigurationError("handler is a coroutine function: await run_async(handler), or on='asyncio'")
         if on == "greenlets" and self._session.engine.handler.native:
             raise err.ConfigurationError("on='greenlets' needs a consumer made with use_greenlets=True")
-        return Running(self._session, self._reader, self._rules, **given).in_threads()
+        return consumers.Running(self._session, self._reader, self._rules, **given).in_threads()
 
     async def run_async(
         self,
@@ -351,7 +336,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
         del given["self"]
         if not is_coroutine_function(handler):
             raise wrong_kind("handler", handler, "a coroutine function")
-        return await Running(self._session, self._reader, self._rules, **given).in_tasks()
+        return await consumers.Running(self._session, self._reader, self._rules, **given).in_tasks()
 
     # -- what it reads --------------------------------------------------------------------------------
 
@@ -363,7 +348,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
     @property
     def topic_ids(self) -> TopicIds:
         """The ids of its topics, for stores: a topic that was deleted and created again has another id."""
-        return TopicIds(self._session.engine)
+        return TopicIds(self._session)
 
     @property
     def group(self) -> str | None:
@@ -422,6 +407,8 @@ class ConsumerAPI(FastPath, PykafkaNames):
         """
         commit = self._begin_commit(partition_offsets, wait)
         if not wait:
+            from managedconsumer.runtime.engine.commits.pending import Commit  # the consumer has loaded it
+
             return Commit(commit)
         self._end(commit)
         return None
@@ -440,7 +427,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
         outermost = who not in inside
         inside.add(who)
         try:
-            retry_policy = committer.within_stop(self._retry_policy)
+            retry_policy = committer.within_stop(self._session.retry_policy)
             commit = committer.submit(offsets, retry_policy)
             if wait:
                 committer.wait_for(commit, retry_policy)
@@ -463,13 +450,8 @@ class ConsumerAPI(FastPath, PykafkaNames):
         import asyncio
 
         commit = self._begin_commit(partition_offsets, wait=False)
-        await asyncio.to_thread(self._session.committer.wait_for, commit, self._retry_policy)
+        await asyncio.to_thread(self._session.committer.wait_for, commit, self._session.retry_policy)
         await asyncio.to_thread(self._end, commit)
-
-    @property
-    def _retry_policy(self) -> RetryPolicy:
-        options = self._session.options
-        return explicit_retry_policy(options.offsets_commit_max_retries, options.offsets_channel_backoff_ms)
 
     def _pairs(self, what: str, partition_offsets: Any) -> list[tuple[TopicPartition, Any]]:
         items = partition_offsets.items() if isinstance(partition_offsets, Mapping) else partition_offsets

@@ -5,9 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any, Iterable, Mapping
 
+from managedconsumer import consumers
 from managedconsumer import errors as err
-from managedconsumer.consumers.session import Session
-from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.values import NamedTuple
 
@@ -53,7 +52,7 @@ class GroupMetadata(NamedTuple):
 class GroupOffsets:
     """The committed offsets of a group, for stores that commit them in a producer's transaction. Thread-safe."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: consumers.Session) -> None:
         self._session = session
 
     def committed(self, tps: Iterable[TopicPartition], seconds: float) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -75,8 +74,8 @@ class GroupOffsets:
 class TopicIds:
     """Thread-safe. Ids have 16 bytes; None where the brokers have none (before Kafka 2.8)."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, session: consumers.Session) -> None:
+        self._engine = session.engine
 
     def of(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, bytes | None]:
         """Return the topic ids of the positions of ``tps``, without partitions that are not assigned."""

@@ -13,34 +13,16 @@ from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.signals import stop_on_signals
 from managedconsumer.fetch.in_flight import RUN_OWNER
 from managedconsumer.processing.values import PARTITION, RunSummary, plan_of
-from managedconsumer.runtime.running.calls import Calls, MovedOn, in_time
+from managedconsumer.runtime.running.calls import Calls, StoreRules, in_time, is_coroutine_function
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
 from managedconsumer.runtime.waiting import forks
-from managedconsumer.values import NamedTuple
 
 # How often (seconds) the progress line is written.
 _PROGRESS_EVERY = 0.5
 # How much longer (seconds) than its grace a run may take to end before a stop() in another thread continues without it.
 _PATIENCE = 15.0
-
-
-class StoreRules(NamedTuple):
-    """The rules of an attached store for a run, see ``ConsumerAPI.keep_order``."""
-
-    #: Why the order must be "partition"; empty: any order will do.
-    ordered: str = ""
-    moved_on: MovedOn | None = None
-    #: False if something else commits the finished offsets.
-    commits: bool = True
-
-
-def is_coroutine_function(handler: Any) -> bool:
-    """True for a coroutine function, and for an object whose call is one."""
-    from inspect import iscoroutinefunction  # here, as importing it takes long
-
-    return iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
 class Running:

@@ -14,6 +14,7 @@ from managedconsumer.compat.cluster import Cluster as PublicCluster
 from managedconsumer.config import ConsumerOptions, check_bool
 from managedconsumer.consumers.positioning import Positioning
 from managedconsumer.consumers.pushing import Pusher
+from managedconsumer.coordinator.committing import RetryPolicy, explicit_retry_policy
 from managedconsumer.fetch.plan import FetchLimits
 from managedconsumer.offset_convention import held_from_position
 from managedconsumer.runtime.cluster.cluster import PASSING, PLAIN
@@ -315,6 +316,11 @@ class Session:
             if self.engine.life.closed and self.last_consumed is not None:
                 return dict(self.last_consumed)
             return self.consumed(self.assigned())
+
+    @property
+    def retry_policy(self) -> RetryPolicy:
+        """How long an explicit commit goes on."""
+        return explicit_retry_policy(self.options.offsets_commit_max_retries, self.options.offsets_channel_backoff_ms)
 
     def move(self, wanted: Mapping[Any, tuple[str, int]]) -> None:
         """Move positions to results of ``offset_convention.target_of``; an error leaves all positions unchanged."""

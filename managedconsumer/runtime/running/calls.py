@@ -23,6 +23,23 @@ _LONGEST_S = 60.0
 MovedOn = Callable[[BaseException, Sequence[Any]], bool]
 
 
+class StoreRules(NamedTuple):
+    """The rules of an attached store for a run, see ``ConsumerAPI.keep_order``."""
+
+    #: Why the order must be "partition"; empty: any order will do.
+    ordered: str = ""
+    moved_on: MovedOn | None = None
+    #: False if something else commits the finished offsets.
+    commits: bool = True
+
+
+def is_coroutine_function(handler: Any) -> bool:
+    """True for a coroutine function, and for an object whose call is one."""
+    from inspect import iscoroutinefunction  # here, as importing it takes long
+
+    return iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
 class Calls(NamedTuple):
     """The user's code, and the ``fields`` of a log line. ``deserialize`` returns False to skip the message."""
 
