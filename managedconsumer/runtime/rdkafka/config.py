@@ -17,15 +17,15 @@ _TOKEN_LIFE = 300.0
 _MAX_INT = 2**31 - 1
 
 
-def load() -> Any:
-    """The module ``confluent_kafka``; MissingPackageError (an ImportError) that names the extra."""
+def load(user: str = "use_rdkafka=True", extra: str = "rdkafka") -> Any:
+    """The module ``confluent_kafka``; MissingPackageError (an ImportError) that names its user and the extra."""
     try:
         return importlib.import_module("confluent_kafka")
     except ImportError as error:
         raise err.MissingPackageError(
-            "use_rdkafka=True needs the package confluent-kafka, which "
+            f"{user} needs the package confluent-kafka, which "
             + (f"cannot be imported: {error}" if error.name != "confluent_kafka" else "is not installed")
-            + ": pip install 'confluent-kafka>=2.3' (the extra 'managedconsumer[rdkafka]' brings it)"
+            + f": pip install 'confluent-kafka>=2.3' (the extra 'managedconsumer[{extra}]' brings it)"
         ) from error
 
 
@@ -72,11 +72,12 @@ def settings(
         # It must be a second longer than the broker may wait.
         "socket.timeout.ms": min(wait_ms + max(1000, int(connection.request_timeout_ms)), 300_000),
         "reconnect.backoff.max.ms": 2000,
-        **_security(connection.security, handler),
+        **security_settings(connection.security, handler),
     }
 
 
-def _security(security: Security, handler: Handler) -> dict[str, Any]:
+def security_settings(security: Security, handler: Handler) -> dict[str, Any]:
+    """TLS and the login, for any client of librdkafka, which must poll where tokens are used."""
     made: dict[str, Any] = {"security.protocol": security.security_protocol}
     if security.uses_tls:
         made["ssl.endpoint.identification.algorithm"] = "https" if security.ssl_check_hostname else "none"
