@@ -112,7 +112,7 @@ class SocketDisconnectedError(KafkaException):
 
 
 class ProduceFailureError(KafkaException):
-    """Records could not be written (pykafka's producer; ours only in the test tools)."""
+    """Records could not be written: by a task of the Spark sink, or by the test tools (pykafka's name)."""
 
 
 class ConsumerStoppedException(KafkaException):

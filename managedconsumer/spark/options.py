@@ -120,19 +120,9 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
         """Read the options of a ``spark.read`` or ``spark.readStream``; raises ConfigurationError."""
-        given = of_user({name.lower(): str(value) for name, value in options.items()})
-        kafka = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
-        own = {name: value for name, value in given.items() if not name.startswith("kafka.")}
+        own, kafka = own_and_kafka(options)
         _refuse_unknown(own, kafka)
-        bootstrap = kafka.get("bootstrap.servers", "")
-        if not bootstrap:
-            raise ConfigurationError(
-                "the option kafka.bootstrap.servers is missing: "
-                '.option("kafka.bootstrap.servers", "localhost:9092"), for example. (A table whose columns you have '
-                "named yourself keeps no options: CREATE TABLE ... USING managedkafka OPTIONS (...) without columns "
-                "does)"
-            )
-        parse_bootstrap(bootstrap)
+        bootstrap = bootstrap_of(kafka)
         group = own.get("group.id") or kafka.get("group.id") or None
         topics = _topics(own, group)
         found = cls(
@@ -287,6 +277,27 @@ class SourceOptions:
                 )
             names.append(name)
         return names or [_ASSIGNORS["cooperative-sticky"]]
+
+
+def own_and_kafka(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the user's options by lower-case name, and those for Kafka without the prefix ``kafka.``."""
+    given = of_user({name.lower(): str(value) for name, value in options.items()})
+    kafka = {name[6:]: value for name, value in given.items() if name.startswith("kafka.")}
+    return {name: value for name, value in given.items() if not name.startswith("kafka.")}, kafka
+
+
+def bootstrap_of(kafka: Mapping[str, str]) -> str:
+    """Return ``bootstrap.servers``; raises ConfigurationError if it is missing or wrong."""
+    bootstrap = kafka.get("bootstrap.servers", "")
+    if not bootstrap:
+        raise ConfigurationError(
+            "the option kafka.bootstrap.servers is missing: "
+            '.option("kafka.bootstrap.servers", "localhost:9092"), for example. (A table whose columns you have '
+            "named yourself keeps no options: CREATE TABLE ... USING managedkafka OPTIONS (...) without columns "
+            "does)"
+        )
+    parse_bootstrap(bootstrap)
+    return bootstrap
 
 
 def _formats(own: Mapping[str, str], topics: tuple[str, ...]) -> dict[str, ValueFormat]:

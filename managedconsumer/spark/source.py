@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
     from managedconsumer.spark.driver import StreamDriver
+    from managedconsumer.spark.sink import ManagedKafkaStreamWriter, ManagedKafkaWriter
     from managedconsumer.spark.sizes import RecordSizes
 
 
@@ -115,6 +116,20 @@ class ManagedKafkaSource(DataSource):
     def streamReader(self, schema: Any) -> ManagedKafkaStreamReader:  # Spark's name
         """For ``spark.readStream``."""
         return ManagedKafkaStreamReader(_for_schema(self.options, schema), type(self).rebalance_listener)
+
+    def writer(self, schema: Any, overwrite: bool) -> ManagedKafkaWriter:
+        """For ``df.write``; raises ConfigurationError and MissingPackageError."""
+        from managedconsumer.spark.sink import ManagedKafkaWriter
+
+        if overwrite:
+            raise ConfigurationError('a topic cannot be overwritten, only appended to: df.write.mode("append")')
+        return ManagedKafkaWriter(self.options, schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> ManagedKafkaStreamWriter:  # Spark's name
+        """For ``df.writeStream``; raises ConfigurationError and MissingPackageError."""
+        from managedconsumer.spark.sink import ManagedKafkaStreamWriter
+
+        return ManagedKafkaStreamWriter(self.options, schema)
 
 
 def _parse(options: Mapping[str, str]) -> SourceOptions:

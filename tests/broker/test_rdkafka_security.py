@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trustme
+from pyspark.sql.types import StringType, StructField, StructType
 
 from managedconsumer import KafkaClient, SimpleConsumer
+from managedconsumer.errors import ProduceFailureError
 from managedconsumer.runtime.net.security import Security
+from managedconsumer.spark.sink import Sink
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import write
 from tests.broker.test_security import ALICE, LISTENERS, properties, token
@@ -55,3 +59,33 @@ def test_messages_come(
     assert None not in seen
     assert len({(message.partition_id, message.offset) for message in seen if message is not None}) == 100
     assert ALICE not in caplog.text
+
+
+def provided() -> Any:
+    """``module:function`` of an option."""
+    return token(600)
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": ALICE},
+        {"sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.token.provider": f"{__name__}:provided"},
+        {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "alice", "sasl.password": "wrong-secret"},
+    ],
+    ids=lambda login: login["sasl.mechanism"],
+)
+def test_a_spark_task_writes_with_a_login_and_ends_at_once_with_a_wrong_one(
+    secure: DevBroker, folder: Path, login: dict[str, str]
+) -> None:
+    settings = {"bootstrap.servers": secure.bootstrap_for("TLSLOGIN"), "security.protocol": "SASL_SSL", **login}
+    settings["ssl.ca.location"] = str(folder / "ca.pem")
+    options = {f"kafka.{name}": value for name, value in settings.items()}
+    sink = Sink({**options, "topic": "written"}, StructType([StructField("value", StringType())]))
+    rows = [pa.record_batch({"value": ["a"]})]
+    if login.get("sasl.password") != "wrong-secret":
+        assert sink.write(rows).records == 1
+        return
+    with pytest.raises(ProduceFailureError, match=r"cannot go on: .*Authentication failed") as told:
+        sink.write(rows)
+    assert "wrong-secret" not in str(told.value)

@@ -30,11 +30,11 @@ def written(first: int, number: int) -> list[Record]:
 
 
 def test_two_members_and_a_registry(
-    kafka43: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+    kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("managedconsumer.runtime.net.schema_registry.time.sleep", lambda _seconds: None)
     monkeypatch.setattr("managedconsumer.consumers.reading._FIRST_PAUSE", 0.05)
-    name, group, registry = topic(kafka43, partitions=4), unique("typed"), Registry()
+    name, group, registry = topic(kafka44, partitions=4), unique("typed"), Registry()
     registry.schemas = [OLD, NEW]
     formats: Any = {"value_format": "avro", "value_schema": NEW, "value_registry": registry.url}
     rows: list[dict[str, Any]] = []
@@ -50,13 +50,13 @@ def test_two_members_and_a_registry(
             consume(member)
         return len(rows) >= count
 
-    with Producer(kafka43.bootstrap) as producer:
+    with Producer(kafka44.bootstrap) as producer:
         for partition in range(4):
             producer.produce(name, written(100 * partition, 1), partition=partition)
         registry.faults = [(503, b"")] * 6
-        one = ManagedBalancedConsumer(name, kafka43.bootstrap, group, auto_offset_reset="earliest")
+        one = ManagedBalancedConsumer(name, kafka44.bootstrap, group, auto_offset_reset="earliest")
         until(lambda: consumed(404, one), 60)
-        two = ManagedBalancedConsumer(name, kafka43.bootstrap, group, auto_offset_reset="earliest")
+        two = ManagedBalancedConsumer(name, kafka44.bootstrap, group, auto_offset_reset="earliest")
         until(lambda: consumed(404, one, two) and len(two.held_offsets) == 2, 60)
         for partition in range(4):
             producer.produce(name, written(1000 + 100 * partition, 2), partition=partition)

@@ -12,6 +12,7 @@ import pytest
 
 from managedconsumer.spark import PageViews
 from managedconsumer.testing import DevBroker
+from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.spark.conftest import needs_available_now
 from tests.spark.test_spark import write_views
 
@@ -52,3 +53,18 @@ def test_the_examples(kafka44: DevBroker, topic: Callable[..., str], tmp_path: P
     assert {(row.user.encode(), int(row.start.timestamp() * 1000)): row.views for row in sums} == dict(tally)
 
     assert example("spark_listener").main(*place) == 20_000
+
+    assert example("spark_sql").main(*place).groupBy().sum("views").first()[0] == 20_000
+
+    sent = example("spark_to_kafka").main(*place, topic(kafka44), str(tmp_path / "sent")).load().collect()
+    assert len({row.headers[0].value for row in sent}) == len(sent) == 20_000
+
+    users = {user for user, _ in tally}
+    assert example("spark_merge").main(*place, str(tmp_path / "merged")).to_pyarrow_table().num_rows == len(users)
+
+    orders = topic(kafka44, 2, {"retention.ms": -1})
+    user, start = min(tally)
+    with Producer(kafka44.bootstrap) as producer:  # the last millisecond of a window
+        producer.produce(orders, [Record(b"order", user, start + 5 * 60_000 - 1)])
+    joined = example("spark_join").main(*place, orders, str(tmp_path / "joined")).collect()
+    assert len(joined) == tally[user, start]

@@ -48,16 +48,16 @@ def test_pyspark_without_admission_control_is_not_refused() -> None:
 @pytest.mark.usefixtures("without_admission_control")
 class TestWithoutAdmissionControl:
     def test_batches_are_limited_and_each_record_is_read_once(
-        self, kafka43: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
+        self, kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, unique: Callable[[str], str]
     ) -> None:
-        name, group = topic(kafka43, 4), unique("group")
-        produce(kafka43, name, 400)
-        first = query(kafka43, name, group__id=group, maxOffsetsPerTrigger="100")
+        name, group = topic(kafka44, 4), unique("group")
+        produce(kafka44, name, 400)
+        first = query(kafka44, name, group__id=group, maxOffsetsPerTrigger="100")
         assert [len(first.batch()) for _ in range(2)] == [100, 100]
         planned = first.plan()
-        assert committed(kafka43, name, group) == dict.fromkeys(range(4), 50)
+        assert committed(kafka44, name, group) == dict.fromkeys(range(4), 50)
         first.stop()  # the driver died before the batch ran; its checkpoint holds the plan
-        after = query(kafka43, name, group__id=group, maxOffsetsPerTrigger="100", start=planned)
+        after = query(kafka44, name, group__id=group, maxOffsetsPerTrigger="100", start=planned)
         after.start, before = planned, first.start
         after.reader.partitions(planned, planned)  # Spark's setLatestSeenOffset()
         after.start, after.planned = before, planned
@@ -66,23 +66,23 @@ class TestWithoutAdmissionControl:
         until(after.batch)
         assert after.batch() == []
         assert sorted(first.rows + rows + after.rows) == [(p, o) for p in range(4) for o in range(100)]
-        assert committed(kafka43, name, group) == dict.fromkeys(range(4), 100)
+        assert committed(kafka44, name, group) == dict.fromkeys(range(4), 100)
 
     def test_a_new_query_at_the_end_of_its_topic_reads_what_comes_later(
-        self, kafka43: DevBroker, topic: MakeTopic, query: MakeQuery
+        self, kafka44: DevBroker, topic: MakeTopic, query: MakeQuery
     ) -> None:
-        name = topic(kafka43, 4)
-        produce(kafka43, name, 400)
-        late = query(kafka43, name, startingOffsets="latest")
+        name = topic(kafka44, 4)
+        produce(kafka44, name, 400)
+        late = query(kafka44, name, startingOffsets="latest")
         assert late.batch() == []
         assert late.reader.initialOffset() == late.start
-        produce(kafka43, name, 4)
+        produce(kafka44, name, 4)
         assert sorted(until(late.batch)) == [(p, 100) for p in range(4)]
 
-    def test_the_lag_is_known_from_the_offset(self, kafka43: DevBroker, topic: MakeTopic, query: MakeQuery) -> None:
-        name = topic(kafka43, 4)
-        produce(kafka43, name, 400)
-        limited = query(kafka43, name, maxOffsetsPerTrigger="100")
+    def test_the_lag_is_known_from_the_offset(self, kafka44: DevBroker, topic: MakeTopic, query: MakeQuery) -> None:
+        name = topic(kafka44, 4)
+        produce(kafka44, name, 400)
+        limited = query(kafka44, name, maxOffsetsPerTrigger="100")
         limited.batch()
         found: list[int] = []
         listener = LagListener(lambda source: found.append(source.lag_messages))
@@ -93,14 +93,14 @@ class TestWithoutAdmissionControl:
         assert found == [300]
 
     def test_a_plan_made_before_the_checkpoint_is_known_fails(
-        self, kafka43: DevBroker, topic: MakeTopic, query: MakeQuery
+        self, kafka44: DevBroker, topic: MakeTopic, query: MakeQuery
     ) -> None:
         """As Spark's wrapper for Trigger.AvailableNow does it. Otherwise all records would be read again."""
-        name = topic(kafka43, 4)
-        produce(kafka43, name, 400)
-        before = query(kafka43, name, maxOffsetsPerTrigger="100")
+        name = topic(kafka44, 4)
+        produce(kafka44, name, 400)
+        before = query(kafka44, name, maxOffsetsPerTrigger="100")
         before.batch()
-        again = query(kafka43, name)
+        again = query(kafka44, name)
         again.reader.latestOffset()
         with pytest.raises(ConfigurationError, match="triggerAvailableNowWrapper"):
             again.reader.partitions(before.start, before.start)

@@ -19,15 +19,15 @@ _MAX_INT = 2**31 - 1
 _HAS_PUSH = 0x02050000
 
 
-def load() -> Any:
-    """The module ``confluent_kafka``; MissingPackageError (an ImportError) that names the extra."""
+def load(user: str = "use_rdkafka=True", extra: str = "rdkafka") -> Any:
+    """The module ``confluent_kafka``; MissingPackageError (an ImportError) that names its user and the extra."""
     try:
         return importlib.import_module("confluent_kafka")
     except ImportError as error:
         raise err.MissingPackageError(
-            "use_rdkafka=True needs the package confluent-kafka, which "
+            f"{user} needs the package confluent-kafka, which "
             + (f"cannot be imported: {error}" if error.name != "confluent_kafka" else "is not installed")
-            + ": pip install 'confluent-kafka>=2.3' (the extra 'managedconsumer[rdkafka]' brings it)"
+            + f": pip install 'confluent-kafka>=2.3' (the extra 'managedconsumer[{extra}]' brings it)"
         ) from error
 
 
@@ -76,11 +76,12 @@ def settings(
         "reconnect.backoff.max.ms": 2000,
         # The consumer pushes its metrics itself, as one client.
         **({"enable.metrics.push": False} if load().libversion()[1] >= _HAS_PUSH else {}),
-        **_security(connection.security, handler),
+        **security_settings(connection.security, handler),
     }
 
 
-def _security(security: Security, handler: Handler) -> dict[str, Any]:
+def security_settings(security: Security, handler: Handler) -> dict[str, Any]:
+    """TLS and the login, for any client of librdkafka, which must poll where tokens are used."""
     made: dict[str, Any] = {"security.protocol": security.security_protocol}
     if security.uses_tls:
         made["ssl.endpoint.identification.algorithm"] = "https" if security.ssl_check_hostname else "none"
