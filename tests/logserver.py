@@ -38,6 +38,8 @@ class LogServer(ScriptedBroker):
 
     def _serve_peer(self, peer: Peer) -> None:
         ranges = {key: (api.min_version, api.max_version) for key, api in schemas.APIS.items()}
+        for api in (schemas.GET_TELEMETRY_SUBSCRIPTIONS, schemas.PUSH_TELEMETRY):
+            del ranges[api.key]
         if self.fetch_by_name:
             ranges[schemas.FETCH.key] = (4, 12)
         peer.greet(ranges)

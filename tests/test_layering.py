@@ -91,6 +91,7 @@ TYPES_ONLY = {
     ("runtime.engine.commits.committer", "runtime.engine.engine"): "the committer is given its engine",
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
+    ("runtime.running.calls", "runtime.waiting.handlers"): "importing the class does not load the engine",
     ("spark.options", "decoding.formats"): "most queries have no typed values",
 }
 

@@ -36,13 +36,15 @@ class Wanting(MemoryBroker):
     """A broker that wants all metrics; ``pushes`` are the requests that it got."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, topics: dict[str, int]) -> None:
-        super().__init__(topics)
         self.pushes: list[dict[str, Any]] = []
-        for api, answer in [
-            (schemas.GET_TELEMETRY_SUBSCRIPTIONS, lambda request: SUBSCRIPTION),
-            (schemas.PUSH_TELEMETRY, lambda request: self.pushes.append(request.body) or {}),
-        ]:
+        answers = {
+            schemas.GET_TELEMETRY_SUBSCRIPTIONS: lambda request: SUBSCRIPTION,
+            schemas.PUSH_TELEMETRY: lambda request: self.pushes.append(request.body) or {},
+        }
+        for api in answers:
             monkeypatch.setitem(api_versions.VERSIONS, api.key, (0, 0))
+        super().__init__(topics)
+        for api, answer in answers.items():
             monkeypatch.setitem(self._handlers._answers, api.key, answer)
 
 

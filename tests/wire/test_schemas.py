@@ -125,6 +125,8 @@ def test_the_versions_are_those_of_kafka_4_3_down_to_what_kafka_4_still_answers(
         "DeleteGroups": (0, 2, 2),
         "OffsetDelete": (0, 0, None),
         "DescribeCluster": (0, 2, 0),
+        "GetTelemetrySubscriptions": (0, 0, 0),
+        "PushTelemetry": (0, 0, 0),
         "ConsumerGroupHeartbeat": (0, 1, 0),
         "ConsumerGroupDescribe": (0, 1, 0),
     }
