@@ -222,7 +222,11 @@ class Membership(Machine):
         # We may have told the leader of a later round what we hold, and had no response to our sync.
         last = max(held.id, self.generation.id)
         # Without a leader it is a KIP-848 group (during a migration): its epochs skip numbers, and the broker gives
-        # others only what we have given up.
+        # others only what we have given up, unless it has put us out: then it takes the same id in again.
+        if self._holding and held.joined and not response["leader"] and now > self.heartbeat.session_deadline():
+            error = err.UnknownMemberId("the session was over before the join was answered")
+            self._lose(error, "the join came too late", keep_member_id=True)
+            return
         if self._holding and held.joined and response["leader"] and response["generation_id"] > last + 1:
             # The group had a round without us (a static member keeps its place in it), whose leader may have given to
             # others what we still hold. We rejoin without partitions.

@@ -8,13 +8,13 @@ from managedconsumer.coordinator.requests import MembershipConfig
 from managedconsumer.coordinator.states import MemberState
 
 
-def _join(machine: Membership, generation: int, holding: bool) -> list[ev.Event]:
+def _join(machine: Membership, generation: int, holding: bool, leader: str = "x", at: float = 1.0) -> list[ev.Event]:
     machine.poll()
     machine.prepared(holding)
-    request = machine.next_request(1.0)
+    request = machine.next_request(at)
     assert request is not None
-    answer = {"error_code": 0, "generation_id": generation, "protocol_name": "cs", "leader": "x", "member_id": "me"}
-    return machine.receive(request, {**answer, "members": []}, 1.0)
+    answer = {"error_code": 0, "generation_id": generation, "protocol_name": "cs", "leader": leader, "member_id": "me"}
+    return machine.receive(request, {**answer, "members": []}, at)
 
 
 def _member_of_generation_one() -> Membership:
@@ -46,6 +46,16 @@ def test_nothing_is_lost_when_nothing_is_held_or_no_round_was_missed() -> None:
         machine = _member_of_generation_one()
         assert not [event for event in _join(machine, generation, holding) if isinstance(event, ev.MembershipLost)]
         assert machine.state is MemberState.COMPLETING_REBALANCE
+
+
+def test_what_is_held_through_a_silent_session_is_lost_in_a_kip_848_group() -> None:
+    """Such a group takes a classic member in again that it has put out, under its old id (seen on Kafka 4.4)."""
+    session = MembershipConfig("g").session_timeout_ms / 1000.0
+    for at, is_lost in ((1.0 + session, False), (1.1 + session, True)):
+        machine = _member_of_generation_one()
+        events = _join(machine, 5, holding=True, leader="", at=at)
+        assert any(isinstance(event, ev.MembershipLost) for event in events) is is_lost
+        assert machine.state is (MemberState.LOSING if is_lost else MemberState.COMPLETING_REBALANCE)
 
 
 def test_an_id_that_is_asked_for_again_was_not_known() -> None:

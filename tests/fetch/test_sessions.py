@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from managedconsumer.fetch.request import FetchSession
+from managedconsumer.wire.protocol.schemas import FETCH
 
 
 def body(**offsets: int) -> dict[str, Any]:
@@ -57,6 +58,9 @@ def test_old_brokers_get_requests_without_sessions() -> None:
     session = FetchSession()
     request = session.body(body(p0=1), 6)
     assert (request["session_id"], request["session_epoch"], forgotten(request)) == (0, -1, [])
+    request["topics"][0]["partitions"][0]["partition_max_bytes"] = 1
+    for version in (4, 5, 6):  # as Azure Event Hubs has them
+        assert FETCH.encode(version, {**request, "min_bytes": 1})
 
 
 def test_the_epoch_starts_over_at_one() -> None:

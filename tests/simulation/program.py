@@ -188,6 +188,9 @@ class Program(Watched):
     def _started(self, consumer: SimulatedConsumer) -> None:
         """``start()`` has returned: what it holds is read from now on, unless a listener has to be told first."""
         self.dead_hands = False
+        task = self.world.kernel.current
+        if task is not None:
+            task.missed_wake_up = None  # of a nap in start(), which is no reader's
         if self.contract is None:
             self.told_to_read(consumer.engine.subscription.assignment)
 

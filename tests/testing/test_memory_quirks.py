@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, TopicPartition
-from managedconsumer.errors import ConfigurationError, SocketDisconnectedError
+from managedconsumer.errors import ConfigurationError, GroupIdNotFound, SocketDisconnectedError
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
@@ -54,6 +54,10 @@ def test_each_agent_of_warpstream_leads_and_coordinates_everything() -> None:
             assert {part["leader_id"] for part in topics[0]["partitions"]} == {node + 1}
             body = {"key": GROUP, "key_type": 0, "coordinator_keys": [GROUP]}
             assert ask(broker, schemas.FIND_COORDINATOR, body, node)["coordinators"][0]["node_id"] == node + 1
+        with consumer_of(broker), KafkaClient(broker.bootstrap) as client:
+            assert [each.name for each in client.groups()] == [GROUP]  # though each node lists it
+            with pytest.raises(GroupIdNotFound):
+                client.group("nobody")  # the broker has no ConsumerGroupDescribe
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
