@@ -113,15 +113,16 @@ def rates(broker: DevBroker, rounds: int) -> None:
     for number in range(rounds + 2):  # the first two are for warming up, and tell how much 100 ms are
         for transactional, pipe in sorted(pipes.items(), reverse=bool(number % 2)):
             wall, cpu, count = pipe.go(pipe.stored if transactional else pipe.plain, size, each)
+            rate = size * count / wall
             print(
-                f"transactions={transactional}: {size * count / wall:,.0f} messages/s, {wall / count * 1e3:.0f} ms a "
-                f"batch of {size}, CPU {cpu / (size * count) * 1e6:.2f} us a message",
+                f"transactions={transactional}: {rate:,.0f} messages/s, {wall / count * 1e3:.0f} ms a batch of {size}, "
+                f"CPU {cpu / (size * count) * 1e6:.2f} us a message",
                 flush=True,
             )
             if number > 1:
-                found[transactional].append(size * count / wall)
+                found[transactional].append(rate)
         if number < 2:
-            size = min(90_000, int(size * count / wall * _BATCH_S))  # the producer's queue has 100,000
+            size = min(90_000, int(rate * _BATCH_S))  # the producer's queue has 100,000
     with_, without = statistics.median(found[True]), statistics.median(found[False])
     print(
         f"median of {rounds}: {with_:,.0f} messages/s with transactions of {size} messages, {without:,.0f} without: "

@@ -259,23 +259,32 @@ def test_messages_wait_for_the_time_in_their_header(way: str) -> None:
         note(given)
 
     def not_before(message: Message) -> float | None:
-        return float(message.headers[0][1]) if message.headers else None
+        return float(message.headers[0][1] or b"") if message.headers else None
 
     with MemoryBroker({TOPIC: 1}) as broker:
         late = Record(b"x", b"a", headers=(("at", repr(due).encode()),))
         broker.produce(TOPIC, [late, Record(b"x", b"a"), Record(b"x", b"b")])
-        options: dict[str, Any] = {"batch": {"batch": (5, 0)}, "asyncio": {"on": "asyncio"}}.get(way, {})
+        ways: dict[str, dict[str, Any]] = {"batch": {"batch": (5, 0)}, "asyncio": {"on": "asyncio"}}
         greenlets = way == "greenlets"
         consumer = SimpleConsumer(TOPIC, broker.bootstrap, use_greenlets=greenlets)
         if greenlets:
             import gevent
 
-            handler: Any = lambda message: (note(message), len(seen) == 3 and consumer.end_soon())[0]  # noqa: E731
+            def handler(message: Message) -> None:
+                note(message)
+                if len(seen) == 3:
+                    consumer.end_soon()
+
             with gevent.Timeout(LONG):
                 consumer.run(handler, not_before=not_before, signals=False)
         else:
-            handler = note_async if way == "asyncio" else note
-            thread = going(consumer, handler, not_before=not_before, signals=False, **options)
+            thread = going(
+                consumer,
+                note_async if way == "asyncio" else note,
+                not_before=not_before,
+                signals=False,
+                **ways.get(way, {}),
+            )
             until(lambda: len(seen) == 3, LONG)
             consumer.stop()
             thread.join(LONG)
@@ -349,9 +358,10 @@ def test_not_before_that_is_wrong_ends_the_run() -> None:
     with MemoryBroker({TOPIC: 1}) as broker:
         broker.produce(TOPIC, [b"x"])
         buried: list[Any] = []
+        soon: Any = lambda _message: "soon"  # noqa: E731
         with pytest.raises(TypeError, match="the result of not_before"):
             SimpleConsumer(TOPIC, broker.bootstrap).run(
-                print, not_before=lambda _message: "soon", on_dead=lambda *given: buried.append(given), signals=False
+                print, not_before=soon, on_dead=lambda *given: buried.append(given), signals=False
             )
         assert not buried
         with pytest.raises(MessageFailedError, match="KeyError"):
