@@ -20,6 +20,7 @@ from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing.kafka.producer import partition_for
 from managedconsumer.testing.memory.member import Request
 from managedconsumer.testing.memory.nodes import Nodes
+from managedconsumer.testing.memory.quirks import Quirks
 from managedconsumer.testing.memory.request_handlers import RequestHandlers
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.protocol.api import Api
@@ -64,7 +65,7 @@ class World:
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self.broker = RequestHandlers(
-            Nodes(1), list, lambda: self.now, self._after, delay=JOIN_DELAY_S, interval=1.0, modern=True
+            Nodes(1), list, lambda: self.now, self._after, delay=JOIN_DELAY_S, interval=1.0, quirks=Quirks()
         )
         self.broker.topics.create(SOURCE, PARTITIONS)
         self.broker.topics.create(SINK, 2)
