@@ -88,6 +88,15 @@ def test_one_that_may_be_away_for_long_is_not(idle: Any, clock: Clock) -> None:
     assert idle.take(HERE, patience=20.0) is None
 
 
+def test_what_is_back_and_was_taken_away_is_not_waited_for(idle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle.put(Line())
+    idle.put(idle.take(HERE))
+    assert len(idle.take_all()) == 1
+    monkeypatch.setattr(idle._changed, "wait", None)
+    assert idle.take(HERE) is None
+    assert idle.take(None) is None
+
+
 def test_more_than_needed_are_closed(idle: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idle_connections, "_NOT_NEEDED", 5.0)
     lines = [Line() for _ in range(3)]

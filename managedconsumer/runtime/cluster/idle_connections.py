@@ -30,7 +30,7 @@ class IdleConnections:
         self._changed = handler.Condition()
         # The last entry is the most recently used one, with the time (handler's clock) at which it came back.
         self._idle: dict[Address, list[tuple[Connection, float]]] = {}
-        # When a connection was last taken for a short request.
+        # When a connection that is not back yet was taken for a short request.
         self._lent_at: dict[Address, float] = {}
         self._closed = False
 
@@ -76,6 +76,7 @@ class IdleConnections:
         surplus: list[Connection] = []
         with self._changed:
             good = connection.connected and not self._closed
+            self._lent_at.pop(address, None)
             stack = self._idle.setdefault(address, [])
             while stack and now - stack[0][1] > _NOT_NEEDED:
                 surplus.append(stack.pop(0)[0])
