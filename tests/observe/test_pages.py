@@ -32,7 +32,7 @@ def program(heading: str, broker: MemoryBroker) -> str:
 
 
 def test_every_program_has_a_test() -> None:
-    assert text_of(PAGE).count("code-block:: python") == 6
+    assert text_of(PAGE).count("code-block:: python") == 7
 
 
 def test_progress(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +56,11 @@ def test_for_machines_that_ask(broker: MemoryBroker) -> None:
     handled: list[Any] = []
     exec(program("For machines that ask", broker), {"handle": handled.append})
     assert len(handled) == 2
+
+
+def test_metrics_that_the_broker_asks_for(broker: MemoryBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(program("Metrics that the broker asks for", broker), {})
+    assert capsys.readouterr().out == "None\n"
 
 
 def test_spans_of_a_run(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
