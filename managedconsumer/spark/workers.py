@@ -46,6 +46,22 @@ def use_this_python() -> None:
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
+def leave_the_zip_out() -> None:
+    """Do what :func:`use_this_python` does for the session that this process has made already, if it is on this machine.
+
+    Its functions in Python take the same interpreter as before, with the same PySpark. Otherwise nothing changes.
+    """
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None or not context.master.startswith("local"):
+        return
+    found = os.path.abspath(shutil.which(context.pythonExec) or "")
+    # In another directory the same file is another environment.
+    if os.path.dirname(found) == os.path.dirname(sys.executable) and os.path.samefile(found, sys.executable):
+        context.pythonExec = _without_zip() or context.pythonExec
+
+
 def _without_zip() -> str | None:
     """Return a script that starts this Python without ``pyspark.zip``; None if the zip may be another PySpark."""
     found = find_spec("pyspark")
