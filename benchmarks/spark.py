@@ -52,9 +52,8 @@ def session(places: list[Path], log: Path, *, plain: bool = False) -> Any:
 
         os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent), os.environ.get("PYTHONPATH")]))
-        spark = (
-            SparkSession.builder.master("local[2]").config(map=conf).config("spark.driver.memory", "3g").getOrCreate()
-        )
+        builder: Any = SparkSession.builder
+        spark = builder.master("local[2]").config(map={**conf, "spark.driver.memory": "3g"}).getOrCreate()
         spark.dataSource.register(ManagedKafkaSource)
         return spark
     return make_session("benchmark", log_file=log, driver_memory="3g", conf=conf)

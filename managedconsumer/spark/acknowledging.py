@@ -1,7 +1,7 @@
 """The socket between a Python worker and Spark's JVM: acknowledges at once what the JVM sends. Linux only.
 
-The JVM sends each task in two pieces, and Nagle's algorithm keeps the second one back until the first is acknowledged. A
-worker that has just sent rows delays that acknowledgement by 40 ms. Unix domain sockets avoid this, but are a setting.
+The JVM sends each task in two pieces, and Nagle's algorithm keeps the second one back until the first is acknowledged.
+A worker that has just sent rows delays that acknowledgement by 40 ms. Unix domain sockets avoid it, but are a setting.
 """
 
 from __future__ import annotations

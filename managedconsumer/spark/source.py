@@ -98,7 +98,7 @@ class ManagedKafkaSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name. Spark asks for it when the source is registered: then its workers are made to start fast."""
+        """The format's name. Spark asks for it at registration: then this session's workers are made to start fast."""
         if "pyspark.core.context" in sys.modules:  # not in workers
             from managedconsumer.spark.workers import leave_the_zip_out
 

@@ -116,7 +116,7 @@ class Context:
     """A SparkContext, as far as it is asked."""
 
     def __init__(self, master: str, python: str) -> None:
-        self.master, self.pythonExec = master, python
+        self.master, self.pythonExec, self._jvm = master, python, True
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell script")
