@@ -6,11 +6,15 @@ import json
 import os
 import random
 import shutil
+import statistics
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +33,8 @@ _TUNED = {
 _PATIENCE = 300
 #: Small triggers: so many, of so many rows.
 TRIGGERS, ROWS = 20, 10_000
+#: Rows that are written at a pace: so many blocks, of so many rows, each so many seconds, and the trigger's interval.
+BLOCKS, BLOCK_ROWS, BLOCK_SECONDS, INTERVAL = 60, 2_000, 0.2, "200 milliseconds"
 #: Topics: bytes of a value, and the share of ``--messages``.
 TOPICS = {"views": (100, 1.0), "large": (1000, 0.8), "small": (100, 0.0), "avro": (100, 0.5)}
 #: Values of the topic "avro".
@@ -147,6 +153,8 @@ class Job:
     options: Mapping[str, str] = field(default_factory=dict)
     #: For our source only.
     ours: Mapping[str, str] = field(default_factory=dict)
+    #: The topic is written while it is read.
+    paced: bool = False
 
 
 def _discard(frame: Any, _: Path) -> tuple[int, float]:
@@ -230,13 +238,22 @@ JOBS: dict[str, Job] = {
         True,
         {"maxOffsetsPerTrigger": str(ROWS)},
     ),
+    "paced": Job(
+        f"Trigger interval 200 ms, {BLOCK_ROWS:,} rows each: p50 of the delay, in seconds",
+        "",
+        _stream_away,
+        "key,value,timestamp",
+        True,
+        paced=True,
+    ),
 }
 
 
-def measure(job: Job, spark: Any, source: Source, bootstrap: str, count: int) -> dict[str, float]:
+def measure(job: Job, spark: Any, source: Source, broker: DevBroker, count: int) -> dict[str, float]:
     """One run of one job; raises whatever Spark raises, and ValueError if messages are missing."""
     home = Path(tempfile.mkdtemp(prefix="bench-spark-"))
-    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": job.topic, "startingOffsets": "earliest"}
+    topic = job.topic or f"{source.format}-{uuid.uuid4().hex[:8]}"
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
     options.update(source.options)
     options.update(job.options)
     options.update(job.ours if source.format == "managedkafka" else {})
@@ -244,13 +261,75 @@ def measure(job: Job, spark: Any, source: Source, bootstrap: str, count: int) ->
         options["group.id"] = f"bench-{uuid.uuid4().hex[:8]}"  # ours is a member of a group
     if source.narrow:
         options["columns"] = job.columns
+    reader = (spark.readStream if job.stream else spark.read).format(source.format).options(**options)
     try:
+        if job.paced:
+            return _paced(reader, broker, topic, home)
         began, cpu = time.monotonic(), tree_cpu()
-        reader = (spark.readStream if job.stream else spark.read).format(source.format)
-        rows, inside = job.run(reader.options(**options).load(), home)
+        rows, inside = job.run(reader.load(), home)
         seconds, spent = time.monotonic() - began, tree_cpu() - cpu
     finally:
         shutil.rmtree(home, ignore_errors=True)
     if rows not in (-1, count):
         raise ValueError(f"{rows:,} of {count:,} messages were read")
     return {"seconds": seconds, "cpu": spent, **({"inside": inside} if job.stream else {})}
+
+
+def _paced(reader: Any, broker: DevBroker, topic: str, home: Path) -> dict[str, float]:
+    """Delays from the writing of a block of rows to the end of the trigger that has read all of it; a warm query."""
+    broker.create_topic(topic, _PARTITIONS, {"retention.ms": -1})
+    warm = 10
+    with Producer(broker.bootstrap) as producer:
+        producer.partitions(topic)
+        feed(producer, topic, 1, send_first)
+        writer = reader.load().writeStream.format("noop").option("checkpointLocation", str(home / "checkpoint"))
+        query = writer.trigger(processingTime=INTERVAL).start()
+        try:
+            query.processAllAvailable()
+            feed(producer, topic, warm)
+            query.processAllAvailable()
+            cpu = tree_cpu()
+            written: list[float] = []
+            feeder = threading.Thread(target=lambda: written.extend(feed(producer, topic, BLOCKS)))
+            feeder.start()
+            feeder.join()
+            query.processAllAvailable()
+            spent = tree_cpu() - cpu
+            progress = [each for each in query.recentProgress if each["numInputRows"]]
+        finally:
+            query.stop()
+    ends = [_end_of(each) for each in progress]
+    reached = list(accumulate(each["numInputRows"] for each in progress))
+    before = (1 + warm) * BLOCK_ROWS
+    if reached[-1] != before + BLOCKS * BLOCK_ROWS:
+        raise ValueError(f"{reached[-1]:,} of {before + BLOCKS * BLOCK_ROWS:,} messages were read")
+    delays = []
+    for number, at in enumerate(written, 1):
+        wanted = before + number * BLOCK_ROWS
+        delays.append(next(end for end, rows in zip(ends, reached, strict=True) if rows >= wanted) - at)
+    inside = statistics.fmean(each["durationMs"]["triggerExecution"] / 1000 for each in progress[-BLOCKS // 2 :])
+    p99 = statistics.quantiles(delays, n=100, method="inclusive")[98]
+    return {"seconds": statistics.median(delays), "p99": p99, "cpu": spent, "inside": inside}
+
+
+def _end_of(progress: Any) -> float:
+    began = datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp()
+    return float(began + progress["durationMs"]["triggerExecution"] / 1000)
+
+
+def feed(producer: Producer, topic: str, blocks: int, first: Any = None) -> list[float]:
+    """Write blocks of rows at their pace; when each was written."""
+    chance, began, written = random.Random(7), time.monotonic(), []
+    for number in range(blocks):
+        time.sleep(max(0.0, began + number * BLOCK_SECONDS - time.monotonic()))
+        now = time.time()
+        written.append(now)
+        for partition in range(_PARTITIONS):
+            rows = [(b"user", value(100, chance), int(now * 1000)) for _ in range(BLOCK_ROWS // _PARTITIONS)]
+            batch = encode_plain(rows)
+            if first is not None:
+                first(producer, topic, partition, batch)
+            else:
+                producer.send(topic, partition, batch)
+        producer.flush()
+    return written

@@ -11,6 +11,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.shared_clusters import shared_cluster
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
+from managedconsumer.spark.acknowledging import acknowledge_at_once
 from managedconsumer.spark.collection import freeze_modules
 from managedconsumer.spark.columns import ERRORS, RANGE, of_kafka, range_column
 from managedconsumer.spark.options import SourceOptions
@@ -41,6 +42,7 @@ def read_task(options: SourceOptions, task: Task) -> Iterator[Any]:
     Raises OffsetOutOfRangeError for records that are gone, or a topic that was created again, unless ``failOnDataLoss``
     is false; UnknownMemberId if the query has lost its membership, so that others read the same records.
     """
+    acknowledge_at_once()
     freeze_modules()
     cluster = shared_cluster(options.identity(), lambda: _cluster(options))
     batches = _read(options, cluster, task)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from dataclasses import replace
 from importlib import import_module
@@ -97,7 +98,11 @@ class ManagedKafkaSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
+        """The format's name. Spark asks for it at registration: then this session's workers are made to start fast."""
+        if "pyspark.core.context" in sys.modules:  # not in workers
+            from managedconsumer.spark.workers import leave_the_zip_out
+
+            leave_the_zip_out()
         return "managedkafka"
 
     def schema(self) -> T.StructType:

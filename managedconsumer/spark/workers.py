@@ -11,6 +11,7 @@ import sys
 import tempfile
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 # Spark puts its pyspark.zip first on the path, and Python compiles modules of a zip again in each process: 0.9 s of CPU
 # for the reader of a query, and for the first worker. Its jar on the same path has no Python, but each process reads
@@ -44,6 +45,25 @@ def use_this_python() -> None:
     if "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = _without_zip() or sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def leave_the_zip_out() -> None:
+    """Do what :func:`use_this_python` does for a session that this process has made already, on this machine.
+
+    Its functions in Python take the same interpreter as before, with the same PySpark. Otherwise nothing changes.
+    """
+    from pyspark.sql.utils import get_active_spark_context
+
+    try:
+        context: Any = get_active_spark_context()
+    except RuntimeError:  # there is none: a client of Spark Connect, or a test
+        return
+    if not context.master.startswith("local"):
+        return
+    found = os.path.abspath(shutil.which(context.pythonExec) or "")
+    # In another directory the same file is another environment.
+    if os.path.dirname(found) == os.path.dirname(sys.executable) and os.path.samefile(found, sys.executable):
+        context.pythonExec = _without_zip() or context.pythonExec
 
 
 def _without_zip() -> str | None:

@@ -110,3 +110,36 @@ def test_the_reader_imports_nothing_that_only_tasks_use() -> None:
     )
     assert "managedconsumer.spark.tasks" in found
     assert found.isdisjoint(("managedconsumer.spark.read", "managedconsumer.runtime.fetch_ranges"))
+
+
+class Context:
+    """A SparkContext, as far as it is asked."""
+
+    def __init__(self, master: str, python: str) -> None:
+        self.master, self.pythonExec, self._jvm = master, python, True
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a shell script")
+@pytest.mark.parametrize(
+    ("master", "python", "changes"),
+    [
+        ("local[2]", sys.executable, True),
+        ("local-cluster[2,1,1024]", "python3", True),
+        ("spark://there:7077", sys.executable, False),
+        ("local[2]", "/nowhere/python3", False),
+    ],
+)
+def test_registration_takes_the_zip_off_the_path_of_a_session_on_this_machine(
+    master: str, python: str, changes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark import SparkContext
+
+    from managedconsumer.spark import ManagedKafkaSource
+
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    context = Context(master, python)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+    assert ManagedKafkaSource.name() == "managedkafka"
+    assert (context.pythonExec != python) == changes
+    assert run(context.pythonExec, "import sys; print(sys.prefix)") == sys.prefix if changes else True
