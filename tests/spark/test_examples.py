@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,3 +71,23 @@ def test_the_examples(kafka44: DevBroker, topic: Callable[..., str], tmp_path: P
         producer.produce(orders, [Record(b"order", user, start + 5 * 60_000 - 1)])
     joined = example("spark_join").main(*place, orders, str(tmp_path / "joined")).collect()
     assert len(joined) == tally[user, start]
+
+
+@pytest.mark.soak
+def test_state(kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path) -> None:
+    """Not in the ordinary run: PySpark uses pandas where it is installed, and all other tests must do without it."""
+    packages = str(tmp_path / "packages")
+    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--target", packages, "pandas>=2.2"], check=True)
+    name = topic(kafka44, 4, {"retention.ms": -1})
+    tally = write_views(kafka44, name, 4, PageViews(20_000, users=50))
+    place = [kafka44.bootstrap, name, str(tmp_path / "views")]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(EXAMPLES.parent), packages])}
+    shown = subprocess.run(
+        [sys.executable, str(EXAMPLES / "spark_state.py"), *place], env=env, check=True, capture_output=True, text=True
+    ).stdout
+    views: Counter[str] = Counter()
+    for (user, _), count in tally.items():
+        views[user.decode()] += count
+    rows = [line.split("|")[1:3] for line in shown.splitlines() if line.startswith("|") and "max(" not in line]
+    assert len(rows) == 10
+    assert all(int(count) == views[user.strip()] for user, count in rows), rows
