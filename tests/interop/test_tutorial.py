@@ -141,5 +141,5 @@ def test_step_5(broker: MemoryBroker, worker: Path) -> None:
 
 
 def test_every_extra_is_in_the_table() -> None:
-    rows = re.findall(r"^``([a-z]+)`` +\S", text_of(FIRST), re.MULTILINE)
+    rows = re.findall(r"^``([a-z]+)``,\S", text_of("extras.csv"), re.MULTILINE)
     assert sorted(rows) == sorted(declared())

@@ -20,11 +20,14 @@ from managedconsumer.runtime.cluster.idle_connections import PATIENCE
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.silence import TELLING_S
 from managedconsumer.structs import BrokerInfo
+from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.protocol.schemas import Api
 
 log = logging.getLogger(__name__)
 
 HEARTBEAT = "heartbeat"
+# The version of a request, by its key, from which on it has a group_instance_id (KIP-345).
+_STATIC_SINCE = {schemas.JOIN_GROUP.key: 5}
 # How long (seconds) a heartbeat waits for a shared connection that is in use.
 _BEAT_PATIENCE = 0.5
 
@@ -85,6 +88,10 @@ class CoordinatorLink:
             used_since = None if idle_s is None else now() - idle_s
             connection = self._take(purpose, era, interrupts, used_since, connect_ms)
             version = connection.version(api) if max_version is None else min(connection.version(api), max_version)
+            if version < _STATIC_SINCE.get(api.key, 0) and body.get("group_instance_id") is not None:
+                remedy = f"group_instance_id={body['group_instance_id']!r}: static members need Kafka 2.3 or newer"
+                ours = (_STATIC_SINCE[api.key], api.max_version)
+                raise err.UnsupportedBrokerError(connection.address, api.name, ours, (api.min_version, version), remedy)
             answer = connection.request(api, body, timeout_ms, version)
         except CONNECTION_ERRORS as error:
             interrupted = self._interrupts.get(purpose, 0) != interrupts
