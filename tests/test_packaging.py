@@ -182,7 +182,8 @@ def test_the_bill_of_materials_is_valid_and_names_what_pip_installs(plain: Path)
     assert scopes["pyarrow"] == "optional"
     assert "managedconsumer" not in scopes, "an extra that names other extras is resolved"
     (spark,) = [part["properties"] for part in bom["components"] if part["name"] == "pyspark"]
-    assert [each["name"] for each in spark] == ["managedconsumer:extra:demo", "managedconsumer:extra:spark"]
+    extras = [f"managedconsumer:extra:{name}" for name in ("demo", "spark", "sparkwrite")]
+    assert [each["name"] for each in spark] == extras
     assert "pytest" not in scopes, "what only the tests need is not delivered"
 
 
