@@ -32,6 +32,7 @@ class Contract:
         if not given <= self.owned or (given != self.owned and not self._program.cooperative):
             self._wrong(f"revoked({_short(given)})")
         self.owned -= given
+        self._assigned_in = None  # a follower that joins once more may be given the same generation
 
     def lost(self, tps: Collection[TopicPartition]) -> None:
         """``on_partitions_lost`` begins."""
