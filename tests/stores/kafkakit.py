@@ -86,12 +86,17 @@ class Pipeline(Processes):
         self.stop_load()
         committed = f"group-{self.topic}"
 
+        ends: dict[int, int] = {}
+
         def through() -> bool:
             with SimpleConsumer(self.topic, self.broker.bootstrap, committed, consumer_timeout_ms=50) as consumer:
-                ends = {number: entry.offset for number, entry in consumer.fetch_offsets()}
+                ends.update((number, entry.offset) for number, entry in consumer.fetch_offsets())
             return [ends[number] for number in range(PARTITIONS)] == self.written or bool(self.failed())
 
-        until(through, seconds, lambda: "\n---\n".join(map(self.said, self.workers)), sleep=lambda _: time.sleep(0.3))
+        def standing() -> str:
+            return f"{ends} of {self.written}\n" + "\n---\n".join(map(self.said, self.workers))
+
+        until(through, seconds, standing, sleep=lambda _: time.sleep(0.3))
         self.terminate()
 
     def output(self) -> list[tuple[bytes, int, int]]:
