@@ -110,6 +110,12 @@ class KafkaPython(Confluent):
             raise err.ConfigurationError(_NO_ID)
         self._producer.init_transactions()
 
+    def begin(self) -> None:
+        # kafka-python (3.0.12) keeps offsets that the coordinator has refused, and sends them with those of a later
+        # transaction: a partition that is another member's by then would go back.
+        getattr(getattr(self._producer, "_transaction_manager", None), "_pending_txn_offset_commits", {}).clear()
+        super().begin()
+
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: Any) -> None:
         from kafka.structs import OffsetAndMetadata as Entry
         from kafka.structs import TopicPartition as Place

@@ -61,16 +61,16 @@ spark.stop()
 
 @pytest.mark.timeout(300)
 def test_an_executor_is_killed_and_no_row_is_missing_or_twice(
-    kafka43: DevBroker, topic: Callable[..., str], tmp_path: Path
+    kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    name = topic(kafka43, 4)
-    produce(kafka43, name, _ROWS)
+    name = topic(kafka44, 4)
+    produce(kafka44, name, _ROWS)
     here = str(Path(__file__).parents[2])
     code = _APP.replace("BATCH", str(_BATCH)).replace("ROWS", str(_ROWS))
     log = tmp_path / "log"
     with log.open("wb") as out:
         app = subprocess.Popen(
-            [sys.executable, "-c", code, kafka43.bootstrap, name, str(tmp_path)],
+            [sys.executable, "-c", code, kafka44.bootstrap, name, str(tmp_path)],
             env={**os.environ, "PYTHONPATH": here, "PYSPARK_PYTHON": sys.executable},
             cwd=tmp_path,
             stdout=out,
@@ -94,4 +94,4 @@ def test_an_executor_is_killed_and_no_row_is_missing_or_twice(
         app.wait()
     rows = Counter(map(tuple, json.loads((tmp_path / "rows").read_text())))
     assert rows == Counter((partition, offset) for partition in range(4) for offset in range(_ROWS // 4))
-    assert sum(committed(kafka43, name, name).values()) <= _ROWS
+    assert sum(committed(kafka44, name, name).values()) <= _ROWS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -173,6 +174,25 @@ def test_a_member_that_was_evicted_commits_nothing(broker: MemoryBroker, attache
         broker.evict(GROUP)
     assert output(broker) == []
     assert broker.committed(GROUP) == {}
+
+
+def test_refused_offsets_do_not_go_with_the_next_transaction(broker: MemoryBroker, attached: Any) -> None:
+    """kafka-python keeps them. The partition may be another member's by then, and would go back."""
+    store, consumer, batch = attached
+    with pytest.raises(FencedStoreError), store.transaction(batch) as handle:
+        write(handle, batch)
+        broker.evict(GROUP)
+    broker.produce(TOPIC, numbers(3, 100), partition=1)
+
+    def stored() -> bool:
+        """Until the consumer is a member again its batches are refused."""
+        other = [each for each in consumer.consume_batch(5, 100) if each.partition_id == 1]
+        with suppress(FencedStoreError), store.transaction(other) as handle:
+            write(handle, other)
+        return broker.committed(GROUP).get(TopicPartition(TOPIC, 1)) == 3
+
+    until(stored)
+    assert broker.committed(GROUP) == {TopicPartition(TOPIC, 1): 3}
 
 
 def test_offsets_of_an_open_transaction_are_unstable(broker: MemoryBroker, attached: Any) -> None:
