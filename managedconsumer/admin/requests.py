@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterable, Mapping
 from managedconsumer import errors as err
 from managedconsumer.admin.values import GroupDescription, GroupListing, MemberDescription
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
+from managedconsumer.coordinator.requests import partitions_in
 from managedconsumer.logs import LogFields
 from managedconsumer.structs import BrokerInfo, TopicPartition
 
@@ -64,12 +65,10 @@ def read_consumer(answer: Mapping[str, Any], node: int) -> dict[str, GroupDescri
     """ConsumerGroupDescribe (KIP-848): each group, or its error."""
 
     def describe(name: str, entry: Mapping[str, Any]) -> GroupDescription:
-        members = []
-        for each in entry["members"]:
-            topics = each["assignment"]["topic_partitions"]
-            tps = [TopicPartition(topic["topic_name"], number) for topic in topics for number in topic["partitions"]]
-            members.append(_member(each, "instance_id", tuple(sorted(tps))))
-        return GroupDescription(name, "consumer", entry["group_state"], entry["assignor_name"], node, tuple(members))
+        members = tuple(
+            _member(each, "instance_id", tuple(sorted(partitions_in(each["assignment"])))) for each in entry["members"]
+        )
+        return GroupDescription(name, "consumer", entry["group_state"], entry["assignor_name"], node, members)
 
     return _each(answer, describe)
 

@@ -181,9 +181,9 @@ class Pusher:
         """Push a last time, within half a second and ``timeout`` (seconds), as the consumer stops."""
         if self._worker is None:
             return
-        handler = self._engine.handler
-        until = handler.now() + min(timeout, _LAST_PUSH_S)
-        self._worker.join(max(0.0, until - handler.now()))
+        handler, longest = self._engine.handler, min(timeout, _LAST_PUSH_S)
+        until = handler.now() + longest
+        self._worker.join(longest)
         if self._worker.is_alive():  # a broker that does not respond: closing the connections ends this
             return
         last = self._telemetry.last_request()

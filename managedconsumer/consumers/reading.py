@@ -7,6 +7,7 @@ from itertools import dropwhile
 from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
 
 from managedconsumer import errors as err
+from managedconsumer.clock import Deadline
 from managedconsumer.config import wrong_value
 from managedconsumer.consumers.session import Session
 from managedconsumer.results import UnusedResultError, check_plain, check_result
@@ -240,12 +241,12 @@ class Tries:
 
     def __init__(self, engine: Engine, timeout: float | None) -> None:
         self._engine, self._now = engine, engine.handler.now
-        self._end = None if timeout is None else self._now() + timeout
+        self._deadline = Deadline(self._now(), timeout)
         self._pause, self._until = _FIRST_PAUSE, 0.0
 
     def left(self) -> float | None:
         """Return the seconds until the end of the call; None: it may last for ever."""
-        return None if self._end is None else max(0.0, self._end - self._now())
+        return self._deadline.remaining(self._now())
 
     def failed(self, error: err.RegistryError) -> None:
         """Raise ``error`` if another attempt does not help."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Mapping, Sequence
 
 from managedconsumer.coordinator.events import GroupMemberInfo
-from managedconsumer.structs import Generation
+from managedconsumer.structs import Generation, TopicPartition
 from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import schemas
 
@@ -91,18 +91,20 @@ def assignment_is_due(group: Mapping[str, Any], member_id: str) -> bool:
     """
     if group["group_state"] == "Assigning":
         return True
-    target: set[tuple[str, int]] = set()
-    of_others: set[tuple[str, int]] = set()
+    target: set[TopicPartition] = set()
+    of_others: set[TopicPartition] = set()
     for member in group["members"]:
         if member["member_id"] == member_id:
-            target = _tps(member["target_assignment"])
+            target = partitions_in(member["target_assignment"])
         else:
-            of_others |= _tps(member["assignment"])
+            of_others |= partitions_in(member["assignment"])
     return not target <= of_others
 
 
-def _tps(assignment: Mapping[str, Any]) -> set[tuple[str, int]]:
-    return {(each["topic_name"], number) for each in assignment["topic_partitions"] for number in each["partitions"]}
+def partitions_in(assignment: Mapping[str, Any]) -> set[TopicPartition]:
+    """Return the partitions of a member's assignment in a ConsumerGroupDescribe response."""
+    topics = assignment["topic_partitions"]
+    return {TopicPartition(topic["topic_name"], number) for topic in topics for number in topic["partitions"]}
 
 
 def waiting_text(api: str, session: float) -> str:

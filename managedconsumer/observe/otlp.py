@@ -6,6 +6,7 @@ import struct
 from typing import Iterable, Mapping
 
 from managedconsumer.values import NamedTuple
+from managedconsumer.wire.protocol.primitives import uvarint
 
 #: Values of ``AggregationTemporality``.
 DELTA, CUMULATIVE = 1, 2
@@ -34,7 +35,7 @@ def _metric(point: Point, time_ns: int, temporality: int) -> bytes:
     if point.start_ns is None:
         data = _field(5, points)
     else:  # a sum, which is monotonic
-        data = _field(7, points + b"\x10" + _varint(temporality) + b"\x18\x01")
+        data = _field(7, points + b"\x10" + uvarint(temporality) + b"\x18\x01")
     return _field(1, point.name.encode()) + _field(3, point.unit.encode()) + data
 
 
@@ -46,13 +47,4 @@ def _attributes(number: int, labels: Mapping[str, str]) -> bytes:
 
 def _field(number: int, data: bytes) -> bytes:
     """A field of bytes, a text or a message."""
-    return _varint(number << 3 | 2) + _varint(len(data)) + data
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return uvarint(number << 3 | 2) + uvarint(len(data)) + data
