@@ -14,7 +14,7 @@ from managedconsumer.consumers.life import GroupLife, PostRebalance
 from managedconsumer.consumers.machines import CLASSIC, CONSUMER, AssignorChoice
 from managedconsumer.consumers.metrics import ConsumerMetrics
 from managedconsumer.consumers.session import Session
-from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
+from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds, stopped_while_starting
 from managedconsumer.runtime.engine.engine import Engine
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: E
             if engine.life.no_more:  # a signal: consuming threads get nothing
                 return
             if not engine.life.running or engine.life.stop_wanted:
-                raise err.ConsumerStoppedException("the consumer was stopped while it was starting")
+                raise stopped_while_starting()
             problem = life.machine.last_error if life.machine.failures else None
             if patience.outlasted(problem, told=True) and problem is not None:
                 raise problem

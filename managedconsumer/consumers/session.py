@@ -111,6 +111,7 @@ class Session:
         with self._life_lock:
             if reading is None or not life.closed:
                 return
+            life.prepare()
             self.starting, self.leaving = True, None
             try:
                 reading.start()
@@ -133,6 +134,8 @@ class Session:
         """Start the workers and find the topics. Raises UnknownTopicOrPartition for a topic that does not exist."""
         self.pusher.begin()
         self.engine.open()
+        if self.engine.life.end_wanted:  # a stop before open() closed the connections that are open again now
+            raise stopped_while_starting()
         self._find_topics(patience)
 
     def become(self, identity: MemberIdentity) -> None:
@@ -180,7 +183,7 @@ class Session:
 
     def _stop_soon(self, timeout: float | None) -> None:
         """Let the consuming thread stop, without a lock or a wait; if it does not come in time, a worker stops."""
-        if not self.engine.life.closed:
+        if self.starting or not self.engine.life.closed:
             self.engine.life.want_stop(timeout)
             self.engine.handler.spawn("stopper", self._stop_if_no_thread_does, timeout)
 

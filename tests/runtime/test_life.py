@@ -63,8 +63,24 @@ def test_requests_of_signal_handlers_last_until_the_next_start(life: Life) -> No
     life.want_stop(3.0)
     assert life.no_more and life.stop_wanted and life.interrupted
     life.close()
+    life.prepare()
     life.begin()
     assert not life.end_wanted and not life.interrupted
+
+
+def test_requests_that_come_while_it_starts_are_kept(life: Life) -> None:
+    life.prepare()
+    life.want_stop(3.0)
+    life.begin()
+    assert life.stop_wanted
+
+
+def test_a_signal_before_the_first_start_is_kept_and_an_earlier_stop_is_not(life: Life) -> None:
+    life.end_soon()
+    life.want_stop()
+    life.prepare()
+    life.begin()
+    assert life.no_more and not life.stop_wanted
 
 
 def test_the_first_error_ends_it_and_a_later_one_does_not_replace_it(life: Life) -> None:

@@ -6,6 +6,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from os import getpid, kill
+from signal import SIGUSR1, signal
 from types import SimpleNamespace
 from typing import Any
 
@@ -214,6 +216,75 @@ def test_a_start_that_waits_is_ended_by_stop(make: Callable[..., Any], broker: O
         consumer.stop()
         assert starting.over(5.0)
         assert isinstance(starting.error, err.ConsumerStoppedException)
+
+
+@pytest.mark.parametrize("moment", ["reopen", "_build", "join"])
+@both
+def test_a_stop_in_the_first_moments_of_a_start(
+    make: Callable[..., Any], moment: str, broker: OldBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the call and the engine's first thread; the consumer starts and stops again after that."""
+    consumer = make(broker.bootstrap)
+    engine, stops = consumer._session.engine, []
+    part = engine if moment == "_build" else engine.cluster
+    real = getattr(part, moment)
+
+    def stop_then_go_on() -> None:
+        if not stops:
+            stops.append(Beside(consumer.stop))
+            until(lambda: engine.life.stop_wanted)
+        real()
+
+    monkeypatch.setattr(part, moment, stop_then_go_on)
+    starting = Beside(consumer.start)
+    assert starting.over(), "start() does not return"
+    assert isinstance(starting.error, err.ConsumerStoppedException), repr(starting.error)
+    assert stops[0].over()
+    broker.produce(TOPIC, [b"a"])
+    with consumer:
+        assert consumer.consume().value == b"a"
+
+
+@pytest.mark.parametrize("how", ["stop", "end_soon"])
+@pytest.mark.parametrize("moment", ["reopen", "_build", "join"])
+@both
+def test_a_signal_in_the_first_moments_of_a_start(
+    make: Callable[..., Any], moment: str, how: str, broker: OldBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handler runs in the thread that starts, at any line."""
+    consumer = make(broker.bootstrap)
+    broker.produce(TOPIC, [b"a"])
+    part = consumer._session.engine if moment == "_build" else consumer._session.engine.cluster
+    real = getattr(part, moment)
+
+    def handle_then_go_on() -> None:
+        kill(getpid(), SIGUSR1)
+        real()
+
+    monkeypatch.setattr(part, moment, handle_then_go_on)
+    before = signal(SIGUSR1, lambda *_: getattr(consumer, how)())
+    try:
+        if how == "stop":
+            with pytest.raises(err.ConsumerStoppedException):
+                consumer.start()
+        else:
+            consumer.start()
+            assert consumer.consume() is None
+    finally:
+        signal(SIGUSR1, before)
+        consumer.stop()
+
+
+@both
+def test_a_signal_before_the_first_start_ends_it(make: Callable[..., Any], broker: OldBroker) -> None:
+    """``stop_on_signals(consumer)``, slow preparations, and then ``start()``."""
+    consumer = make(broker.bootstrap)
+    broker.produce(TOPIC, [b"a"])
+    consumer.end_soon()
+    with consumer:
+        assert list(consumer) == []
+    with consumer:
+        assert consumer.consume().value == b"a"
 
 
 @pytest.mark.parametrize("asked", ["Metadata", "FindCoordinator", "JoinGroup", "OffsetFetch", "ListOffsets"])

@@ -97,12 +97,18 @@ class Life:
             raise err.IllegalStateError(f"{self._name}: a consumer that is {self.state.value} cannot be {state.value}")
         self.state = state
 
+    def prepare(self) -> None:
+        """Forget how the last life ended. A request to end that comes from here on ends the life that begins.
+
+        A signal that came before the first start counts for it, too.
+        """
+        self.endings.intersection_update({Ending.NO_MORE} if self.state is State.NEW else ())
+        self.error = None
+        self._raise_once.clear()
+
     def begin(self) -> None:
         """Run, for the first time or again."""
         self._move(State.RUNNING)
-        self.endings.clear()
-        self.error = None
-        self._raise_once.clear()
 
     def begin_stop(self, until: float) -> None:
         """Begin a stop that should be over at ``until`` (handler's clock)."""
