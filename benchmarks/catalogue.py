@@ -55,7 +55,7 @@ PEERS = [
     Peer("managedconsumer for-loop, eight threads", "ours", "eight-threads", 0.5, FIRST),
     Peer("managedconsumer for-loop, deserializer", "ours", "deserializer", 0.5, FIRST),
     Peer("managedconsumer for-loop, deserializer, gevent", "ours", "gevent-deserializer", 0.5, FIRST),
-    Peer(PURE, "ours", "loop", 1.0, environment=_PURE, seconds=1.2),
+    Peer(PURE, "ours", "loop", environment=_PURE, seconds=3.0),
     Peer("managedconsumer for-loop, use_rdkafka", "ours", "rdkafka", 1.0, seconds=1.8),
     Peer(FETCH_ONLY, "ours", "fetch-only", level=FIRST),
     Peer(BATCH, "confluent", "batch", level=EVERYWHERE, seconds=1.2),
