@@ -29,6 +29,11 @@ def told(events: Iterable[ev.Event]) -> list[str]:
     ]
 
 
+def kinds(lines: Iterable[str]) -> list[str]:
+    """The told events by their classes, without the transitions."""
+    return [line.split()[0] for line in lines if not line.startswith("Transition")]
+
+
 class ManualTime:
     """The clock that a machine is made with. It must not be read later: the driver hands every moment in."""
 
@@ -83,8 +88,14 @@ class Classic:
         fields = {"generation_id": generation, "protocol_name": "range", "leader": leader, "member_id": "me"}
         return self.answer(self.request(), **{**fields, "members": [], **more})
 
-    def sync(self) -> list[str]:
-        return self.answer(self.request(), assignment=b"share")
+    def sync(self, share: bytes = b"share") -> list[str]:
+        return self.answer(self.request(), assignment=share)
+
+    def rejoin(self, holding: bool = False) -> None:
+        """Begin another rebalance, up to the join."""
+        self.machine.request_rejoin("test")
+        self.poll()
+        self.prepare(holding)
 
     def reach(self, state: MemberState, generation: int = 1, holding: bool = False) -> None:
         """Go the ordinary way until ``state``; a member that is there already stays."""

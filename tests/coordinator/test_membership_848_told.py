@@ -252,14 +252,14 @@ def test_a_join_under_an_id_that_is_not_known_takes_another(code: int) -> None:
     assert member.beat().body["member_id"] == "id2"
 
 
-@pytest.mark.parametrize("by", ["heartbeat", "commit"])
-def test_an_expelled_member_keeps_its_id_and_nothing_else(by: str) -> None:
+@pytest.mark.parametrize(("by", "code"), [("heartbeat", 25), ("heartbeat", 110), ("commit", 25)])
+def test_an_expelled_member_keeps_its_id_and_nothing_else(by: str, code: int) -> None:
     member = Modern()
     member.to_stable([0])
     member.wait(5.0)
-    error = err.error_for_code(25)
+    error = err.error_for_code(code)
     if by == "heartbeat":
-        events = member.answer(member.beat(), error_code=25)
+        events = member.answer(member.beat(), error_code=code)
     else:
         events = told(member.machine.fence(error, Generation(9, "id1")))  # the epoch may have gone on
     assert events == [

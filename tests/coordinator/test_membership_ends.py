@@ -59,8 +59,7 @@ def test_a_heartbeat_of_before_a_join_fails_in_silence() -> None:
     member = Classic()
     member.reach(S.STABLE)
     beat = member.beat()
-    member.machine.request_rejoin("test")
-    member.reach(S.PREPARING_REBALANCE)
+    member.rejoin()
     join = member.request()
     assert member.fail(beat, GONE) == []
     assert member.machine.next_request(member.now) is None  # the join still waits
@@ -119,9 +118,7 @@ def test_what_no_retry_heals_takes_the_partitions_of_a_member_first() -> None:
 def test_a_refused_join_takes_the_partitions_that_are_held_through_it(holding: bool) -> None:
     member = Classic()
     member.reach(S.STABLE)
-    member.machine.request_rejoin("test")
-    member.poll()
-    member.prepare(holding)
+    member.rejoin(holding)
     member.answer(member.request(), 81)
     assert member.machine.state is (S.LOSING if holding else S.FAILED)
 
@@ -129,25 +126,12 @@ def test_a_refused_join_takes_the_partitions_that_are_held_through_it(holding: b
 # -- refused joins and syncs ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [15, 16])
-def test_a_join_at_the_wrong_coordinator_looks_it_up(code: int) -> None:
-    member = Classic()
-    member.reach(S.PREPARING_REBALANCE)
-    error = err.error_for_code(code)
-    assert member.answer(member.request(), code) == [
-        f"CoordinatorLost {str(error)!r}",
-        f"Retrying {_named(error)} 0.1 1",
-    ]
-
-
 @pytest.mark.parametrize(("code", "kept"), [(22, "me"), (25, ""), (79, "")])
 @pytest.mark.parametrize("holding", [True, False])
 def test_a_join_under_an_id_that_is_not_known(code: int, kept: str, holding: bool) -> None:
     member = Classic()
     member.reach(S.STABLE)
-    member.machine.request_rejoin("test")
-    member.poll()
-    member.prepare(holding)
+    member.rejoin(holding)
     error = err.error_for_code(code)
     lost = [
         f"Transition PREPARING_REBALANCE LOSING {f'expelled while joining: {error}'!r} {ONE}",
@@ -191,38 +175,10 @@ def test_a_sync_that_is_refused_for_good_takes_the_place_in_the_group() -> None:
     assert member.machine.state is S.FAILED
 
 
-def test_a_join_that_waits_is_given_up_when_the_group_does_not_know_us() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
-    beat = member.beat()
-    member.machine.request_rejoin("test")
-    member.reach(S.PREPARING_REBALANCE)
-    join, error = member.request(), err.error_for_code(25)
-    assert member.answer(beat, 25) == [f"CoordinatorLost {f'the join that waits is given up: {error}'!r}"]
-    assert member.machine.generation == NO_GENERATION
-    again = member.request()
-    assert (again is not join, again.body["member_id"]) == (True, "")
-
-
-def test_a_join_that_waits_with_partitions_in_flight_loses_them() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
-    member.machine.request_rejoin("test")
-    member.reach(S.PREPARING_REBALANCE, holding=True)
-    member.request()
-    error = err.UnknownMemberId("a commit said so")
-    assert told(member.machine.fence(error, Generation(1, "me", "range"))) == [
-        f"CoordinatorLost {f'the join that waits is given up: {error}'!r}",
-        f"Transition PREPARING_REBALANCE LOSING {f'expelled while joining: {error}'!r} {ONE}",
-        f"MembershipLost 'expelled while joining' {_named(error)} {ONE}",
-    ]
-
-
 def test_a_missed_round_is_named() -> None:
     member = Classic()
     member.reach(S.STABLE)
-    member.machine.request_rejoin("test")
-    member.reach(S.PREPARING_REBALANCE, holding=True)
+    member.rejoin(holding=True)
     error = err.IllegalGeneration("generation 2 was missed")
     assert member.join(3) == [
         f"Transition PREPARING_REBALANCE LOSING {f'a rebalance was missed: {error}'!r} {ONE}",
@@ -272,9 +228,7 @@ def test_a_lost_member_leaves_where_the_group_may_still_know_it(code: int, state
 def test_a_member_that_was_refused_leaves_if_it_may_have_a_place(code: int, leaves: bool, holding: bool) -> None:
     member = Classic(static_leaves=True, group_instance_id="one")
     member.reach(S.STABLE)
-    member.machine.request_rejoin("test")
-    member.poll()
-    member.prepare(holding)
+    member.rejoin(holding)
     member.answer(member.request(), code)
     member.machine.forgotten()
     assert (member.machine.state, type(member.machine.error)) == (S.FAILED, type(err.error_for_code(code)))
@@ -370,7 +324,6 @@ def test_assignments_that_nobody_waits_for_are_not_kept() -> None:
     member.reach(S.ASSIGNING)
     member.machine.provide_assignments({"me": b"late"})
     member.machine.reconciled()
-    member.machine.request_rejoin("test")
-    member.reach(S.PREPARING_REBALANCE)
+    member.rejoin()
     member.join(2, leader="me")
     assert member.machine.next_request(member.now) is None

@@ -85,7 +85,7 @@ def test_what_a_leader_computed_for_one_round_is_not_sent_in_the_next() -> None:
 
 
 def test_each_request_as_it_is_sent() -> None:
-    member = Classic(group_instance_id="till")
+    member = Classic(group_instance_id="till", rebalance_timeout_ms=60000)
     identity = {"group_id": "g", "member_id": "", "group_instance_id": "till"}
     member.reach(S.PREPARING_REBALANCE)
     join = member.request()
@@ -93,7 +93,7 @@ def test_each_request_as_it_is_sent() -> None:
     assert join.body == {
         **identity,
         "session_timeout_ms": 10000,
-        "rebalance_timeout_ms": 300000,
+        "rebalance_timeout_ms": 60000,
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b"meta"}],
         "reason": "first join",
