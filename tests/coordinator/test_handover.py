@@ -462,18 +462,16 @@ def test_a_topic_that_grows_while_the_share_is_taken_over_is_noticed_at_its_end(
 
 
 @BOTH
-def test_a_static_leader_that_is_back_asks_what_the_group_goes_on_with(rules: Rules) -> None:
+@pytest.mark.parametrize(("described", "again"), [([T0, T1], "partitions of t changed"), ([T0, T1, T2], None)])
+def test_a_static_leader_that_is_back_asks_what_the_group_goes_on_with(
+    rules: Rules, described: list[TopicPartition], again: str | None
+) -> None:
     member = Member(rules)
-    member.known = metadata(t=3)
-    assert member.elect(skip=True, described=_described(T0, T1)) == {}, "it must not assign"
-    assert member.take(T0, T1, is_leader=True)[0] == "partitions of t changed"
-
-
-@BOTH
-def test_a_static_leader_that_is_back_in_time_changes_nothing(rules: Rules) -> None:
-    member = Member(rules)
-    member.elect(skip=True, described=_described(T0, T1, T2))
-    assert member.take(T0, is_leader=True)[0] is None
+    assert member.elect(skip=True, described=_described(*described)) == {}, "it must not assign"
+    assert "describe" not in member.did, "the join does not wait for it"
+    result, did = member.take(T0, is_leader=True)
+    assert result == again
+    assert did[-2:] == ["hand out t0", "describe"], "it reads before it asks"
 
 
 NOT_KNOWN = "the partitions that the group has assigned are not known"
@@ -526,13 +524,6 @@ def test_a_static_leader_asks_again_when_the_connection_breaks(assigned: list[To
     assert member.take(T0, is_leader=True)[0] == again
 
 
-def test_a_static_leader_that_is_back_reads_before_it_asks() -> None:
-    member = Member()
-    member.elect(skip=True, described=_described(T0, T1, T2))
-    assert "describe" not in member.did, "the join does not wait for it"
-    assert member.take(T0, is_leader=True)[1][-2:] == ["hand out t0", "describe"]
-
-
 def test_a_static_leader_that_is_expelled_while_it_asks_wants_nothing() -> None:
     member = Member()
     member.elect(skip=True)
@@ -553,26 +544,16 @@ def test_who_leads_no_more_does_not_ask() -> None:
     assert (again, "describe" in did) == (None, False)
 
 
-def test_who_leads_no_more_watches_nothing() -> None:
+@pytest.mark.parametrize("ends", ["led by another", "expelled", "in the election"])
+def test_who_leads_no_more_watches_nothing(ends: str) -> None:
     member = Member()
-    member.elect()
-    member.take(T0)
-    member.known = metadata(t=4)
-    assert member.over.outgrown() is None
-
-
-def test_who_was_expelled_leads_no_more() -> None:
-    member = Member()
-    member.elect()
-    member.lose()
-    member.known = metadata(t=4)
-    assert member.over.outgrown() is None
-
-
-def test_an_election_whose_generation_ends_meanwhile_decides_nothing() -> None:
-    member = Member()
-    member.on[ho.RefreshMetadata] = lambda _member: None
-    assert member.elect() == {}
+    if ends == "in the election":
+        member.on[ho.RefreshMetadata] = lambda _member: None
+    assert bool(member.elect()) == (ends != "in the election")
+    if ends == "led by another":
+        member.take(T0)
+    elif ends == "expelled":
+        member.lose()
     member.known = metadata(t=4)
     assert member.over.outgrown() is None
 

@@ -6,6 +6,7 @@ import pytest
 
 from managedconsumer import errors as err
 from managedconsumer.coordinator import events as ev
+from managedconsumer.coordinator.membership import JoinTimeout
 from managedconsumer.coordinator.states import TRANSITIONS, check_transition
 from managedconsumer.structs import NO_GENERATION, Generation
 from tests.coordinator.kit import Classic, S, kinds, told
@@ -202,3 +203,34 @@ def test_who_has_not_joined_yet_sends_no_heartbeat() -> None:
     member.join()
     member.sync()
     assert member.machine.next_heartbeat(member.now) is not None
+
+
+SILENCE = err.RequestTimedOut("silence")
+
+
+@pytest.mark.parametrize(
+    ("error", "waited", "lasts"),
+    [
+        *((SILENCE, waited, lasts) for waited, lasts in [(9.9, False), (10.0, True), (29.9, True), (30.0, False)]),
+        (err.SocketDisconnectedError("gone"), 15.0, False),  # only silence is waited through
+    ],
+)
+def test_it_lasts_until_the_group_may_not_take_longer(error: BaseException, waited: float, lasts: bool) -> None:
+    timeout = JoinTimeout(30.0)
+    timeout.sent(100.0)
+    assert timeout.lasts(error, 10.0, 100.0 + waited) is lasts
+
+
+def test_another_join_does_not_make_it_longer_and_another_rebalance_does() -> None:
+    timeout = JoinTimeout(30.0)
+    timeout.sent(100.0)
+    timeout.sent(115.0)
+    assert timeout.lasts(SILENCE, 10.0, 126.0)
+    assert not timeout.lasts(SILENCE, 10.0, 131.0)
+    timeout.begin()
+    timeout.sent(131.0)
+    assert timeout.lasts(SILENCE, 10.0, 150.0)
+
+
+def test_before_a_join_there_is_nothing_to_wait_for() -> None:
+    assert not JoinTimeout(30.0).lasts(SILENCE, 0.0, 0.0)
