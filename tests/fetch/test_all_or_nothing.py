@@ -65,19 +65,6 @@ class TestColumns:
         found = kit.collector.take_columns(A, ("offset",))
         return None if found is None else found[0].column(0).to_pylist()
 
-    def test_what_was_pushed_back_comes_first(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 5))
-        assert kit.take() == (0, 0)
-        refused = kit.collector.take_many(A, 2)
-        kit.collector.push_back(A, refused)
-        assert self.take(kit) == [1, 2]
-        assert (kit.position(), kit.finished()) == (3, 1)
-        assert self.take(kit) == [3, 4]
-        assert (kit.position(), kit.finished()) == (5, 3)
-        assert self.take(kit) is None
-        assert kit.finished() == 5
-
     @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, TimeoutError])
     @pytest.mark.parametrize("ending", [b"", batch(2, 2, codec="gzip")])
     def test_an_interrupted_call_takes_nothing(

@@ -33,16 +33,6 @@ def test_a_restart_gives_the_bytes_back() -> None:
     assert queue.restart() == 0
 
 
-def test_dropped_chunks_are_dead() -> None:
-    kit = Kit()
-    kit.fetched(data=batch(0, 3))
-    chunk = kit.queue().chunks[0]
-    assert chunk.active is True
-    kit.buffer.drop([tp(0), tp(9)])
-    assert chunk.active is False
-    assert kit.buffer.pop() is None
-
-
 @pytest.mark.parametrize(("last", "order"), [(False, [0, 1]), (True, [1, 0])])
 def test_what_comes_back_is_first_or_last(last: bool, order: list[int]) -> None:
     kit = Kit(2)

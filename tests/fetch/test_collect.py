@@ -23,14 +23,6 @@ def test_a_message_is_finished_when_its_thread_comes_back() -> None:
     assert kit.finished() == 2
 
 
-def test_coming_back_for_nothing_finishes_too() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 1))
-    kit.take(A)
-    assert kit.take(A) is None
-    assert kit.finished() == 1
-
-
 def test_what_the_slowest_thread_has_in_flight_bounds_what_is_finished() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 6))
@@ -292,15 +284,6 @@ class TestDamage:
         kit.collector.skip_corrupt(tp(0))
         assert (kit.position(), kit.finished()) == (0, 0)
         assert kit.take_all() == [(0, 0), (0, 2)]
-
-    def test_a_batch_of_messages_ends_before_it(self) -> None:
-        kit = Kit(2)
-        kit.fetched(0, batch(0, 2) + damaged(2, 2))
-        got = kit.collector.take_many(A, 100)
-        assert [m.offset for m in got] == [0, 1]
-        with pytest.raises(CorruptRecordError):
-            kit.collector.take_many(A, 100)
-        assert kit.finished() == 2
 
     @pytest.mark.parametrize(("limit", "good"), [(10, 1), (2, 3), (10, 11), (10, 10), (1, 2)])
     def test_no_message_before_it_is_lost_whatever_the_limit(self, limit: int, good: int) -> None:

@@ -50,13 +50,6 @@ def test_the_short_way_gives_the_same_messages_in_the_same_order() -> None:
     assert kit.collector.handed_out == 7
 
 
-def test_the_short_way_is_really_taken() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3))
-    kit.take(ME)
-    assert kit.collector.lane.attached
-
-
 def test_what_is_in_flight_is_not_finished_whoever_looks() -> None:
     kit = Kit()
     kit.fetched(0, batch(0, 5))

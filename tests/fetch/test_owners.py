@@ -104,22 +104,19 @@ class TestTakeBack:
         assert [(m.partition_id, m.offset) for m in kit.collector.take_many(B, 5)] == [(1, 1)]
         assert (kit.position(0), kit.finished(1)) == (0, 1)
 
-    def test_of_a_partition_that_is_gone_nothing_comes_back(self) -> None:
+    @pytest.mark.parametrize("gone", [True, False], ids=["gone", "without a position"])
+    def test_of_such_a_partition_nothing_comes_back(self, gone: bool) -> None:
         kit = Kit()
         kit.fetched(0, batch(0, 4))
         kit.collector.take_many(A, 2)
-        kit.states[0].active = False
+        if gone:
+            kit.states[0].active = False
+        else:
+            kit.states[0].await_reset(-1)
         version = kit.queue().version
         kit.collector.take_back(A)
-        assert (kit.queue().version, kit.position()) == (version, 2)
-
-    def test_without_a_position_nothing_comes_back(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 4))
-        kit.collector.take_many(A, 2)
-        kit.states[0].await_reset(-1)
-        kit.collector.take_back(A)
-        assert kit.position() is None
+        assert kit.position() == (2 if gone else None)
+        assert not gone or kit.queue().version == version
 
     def test_who_has_nothing_has_nothing_to_give_back(self) -> None:
         kit = Kit()
