@@ -742,4 +742,4 @@ MUTANTS = read(r"""
 # a line of --config stands in the error
 -f"{path}, line {number} is not name=value:
 +f"{path}, line {number} is not name=value, but {text}:
-""")  # noqa: E501 - a quoted line is as long as it is in its file
+""")

@@ -6,7 +6,6 @@ virtual time of a :class:`~tests.simulation.kernel.Kernel`.
 
 from __future__ import annotations
 
-import queue
 from typing import Any, Callable, TypeVar
 
 from managedconsumer.runtime.waiting import primitives, thread_ids
@@ -185,78 +184,6 @@ class VirtualEvent:
         return self._set
 
 
-class VirtualSemaphore:
-    """A counter that never goes below zero."""
-
-    __slots__ = ("_changed", "_units")
-
-    def __init__(self, process: Process, units: int) -> None:
-        self._changed = VirtualCondition(process, VirtualLock(process, reentrant=True))
-        self._units = units
-
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take a unit; False if there was none in time."""
-        with self._changed:
-            while not self._units:
-                if not blocking or not self._changed.wait(timeout):
-                    return False
-            self._units -= 1
-            return True
-
-    def release(self) -> None:
-        """Give a unit back."""
-        with self._changed:
-            self._units += 1
-            self._changed.notify()
-
-
-class VirtualQueue:
-    """A bounded first-in-first-out queue."""
-
-    def __init__(self, process: Process, maxsize: int) -> None:
-        self._changed = VirtualCondition(process, VirtualLock(process, reentrant=True))
-        self._maxsize = maxsize
-        self._items: list[Any] = []
-
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Append; raises ``queue.Full``."""
-        with self._changed:
-            while self.full():
-                if not block or not self._changed.wait(timeout):
-                    raise queue.Full
-            self._items.append(item)
-            self._changed.notify_all()
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the oldest; raises ``queue.Empty``."""
-        with self._changed:
-            while not self._items:
-                if not block or not self._changed.wait(timeout):
-                    raise queue.Empty
-            self._changed.notify_all()
-            return self._items.pop(0)
-
-    def put_nowait(self, item: Any) -> None:
-        """``put`` without waiting."""
-        self.put(item, block=False)
-
-    def get_nowait(self) -> Any:
-        """``get`` without waiting."""
-        return self.get(block=False)
-
-    def qsize(self) -> int:
-        """How many are in it."""
-        return len(self._items)
-
-    def empty(self) -> bool:
-        """True when nothing is in it."""
-        return not self._items
-
-    def full(self) -> bool:
-        """True when nothing more goes in."""
-        return 0 < self._maxsize <= len(self._items)
-
-
 class VirtualHandler(Handler):
     """How the workers of one simulated process wait."""
 
@@ -286,10 +213,10 @@ class VirtualHandler(Handler):
         return VirtualCondition(self.process, lock or VirtualLock(self.process, reentrant=True))
 
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:
-        return VirtualSemaphore(self.process, n)
+        raise NotImplementedError("no simulated consumer has one")
 
     def Queue(self, maxsize: int = 0) -> primitives.Queue:
-        return VirtualQueue(self.process, maxsize)
+        raise NotImplementedError("no simulated consumer has one")
 
     def sleep(self, seconds: float = 0) -> None:
         task = self.kernel.current
