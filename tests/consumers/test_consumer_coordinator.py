@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import re
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignmen
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import MemoryBroker
 from tests.memberkit import TOPIC, Member, forbid_describing, grow
+from tests.waiting import until
 
 T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))
 EAGER, COOPERATIVE = (RangePartitionAssignor,), (CooperativeStickyPartitionAssignor,)
@@ -163,10 +163,7 @@ def test_an_expelled_member_commits_nothing_and_tells_it_once(broker: MemoryBrok
     member.coordinator.ensure_active_group(5)
     member.finish(T0, 7)
     broker.evict("g")
-    deadline = time.monotonic() + 10
-    while not member.coordinator.need_rejoin():  # a heartbeat tells
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(member.coordinator.need_rejoin)  # a heartbeat tells
     assert member.coordinator.ensure_active_group(3), "it joins again at once"
     assert [what for what, _ in member.listener.calls] == ["assigned", "lost", "assigned"]
     assert broker.committed("g") == {}

@@ -15,6 +15,7 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.testing import MemoryBroker
+from tests.waiting import until
 
 TOPIC = TopicPartition("orders", 0)
 KINDS = ["threads", "greenlets", "rdkafka"]
@@ -280,10 +281,7 @@ def test_a_loop_that_an_exception_ends_leaves_no_waiting_thread(broker: MemoryBr
     gc.disable()
     try:
         asyncio.run(main())
-        deadline = time.monotonic() + 5
-        while _waiting_threads():
-            assert time.monotonic() < deadline, _waiting_threads()
-            time.sleep(0.01)
+        until(lambda: not _waiting_threads())
     finally:
         gc.enable()
 

@@ -16,6 +16,7 @@ from managedconsumer.runtime.net.connection import Connection, ConnectionSetting
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
 from managedconsumer.wire.protocol import schemas
+from tests.runtime.beside import Beside
 from tests.runtime.conftest import Connect, Dial
 from tests.runtime.peers import HEARTBEAT, OK, VERSIONS, Peer, heartbeats, scripted, silent
 from tests.waiting import until
@@ -128,31 +129,17 @@ def test_throttling_is_noted_and_gives_later_requests_more_time(dial: Dial, hand
     connection.request(schemas.HEARTBEAT, HEARTBEAT)
 
 
-def run_and_catch(handler: Handler, call: Any) -> tuple[Any, list[Any]]:
-    """A worker that waits in ``call``; the list receives what it raised."""
-    outcome: list[Any] = []
-
-    def work() -> None:
-        try:
-            outcome.append(call())
-        except errors.KafkaException as error:
-            outcome.append(error)
-
-    return handler.spawn("caller", work), outcome
-
-
 @pytest.mark.parametrize("foreign", [False, True], ids=["a thread or greenlet of ours", "a foreign thread"])
 def test_close_wakes_a_blocked_receive(dial: Dial, handler: Handler, foreign: bool) -> None:
     connection = dial.connected(silent)
-    worker, outcome = run_and_catch(handler, lambda: connection.request(schemas.HEARTBEAT, HEARTBEAT))
+    waiting = Beside(connection.request, schemas.HEARTBEAT, HEARTBEAT, handler=handler)
     handler.sleep(0.1)
     if foreign:
         threading.Thread(target=connection.close).start()
     else:
         connection.close()
-    worker.join(5)
-    assert isinstance(outcome[0], errors.SocketDisconnectedError)
-    assert "was closed while Heartbeat was waiting" in str(outcome[0])
+    assert isinstance(waiting.end().error, errors.SocketDisconnectedError)
+    assert "was closed while Heartbeat was waiting" in str(waiting.error)
     connection.close()
     with pytest.raises(errors.SocketDisconnectedError, match="is closed"):
         connection.send(schemas.HEARTBEAT, HEARTBEAT)
@@ -161,14 +148,12 @@ def test_close_wakes_a_blocked_receive(dial: Dial, handler: Handler, foreign: bo
 @pytest.mark.parametrize("security", [Security(), Security(security_protocol="SSL")], ids=["versions", "tls"])
 def test_close_wakes_a_connect(dial: Dial, handler: Handler, security: Security) -> None:
     connection = dial(Peer.wait_for_eof, security=security)
-    worker, outcome = run_and_catch(handler, connection.connect)
-    while not dial.broker.peers:
-        handler.sleep(0.005)
+    waiting = Beside(connection.connect, handler=handler)
+    until(lambda: dial.broker.peers, sleep=handler.sleep)
     handler.sleep(0.1)
     connection.close()
-    worker.join(5)
-    assert isinstance(outcome[0], errors.SocketDisconnectedError), outcome
-    assert "was closed while" in str(outcome[0])
+    assert isinstance(waiting.end().error, errors.SocketDisconnectedError), waiting.error
+    assert "was closed while" in str(waiting.error)
 
 
 def test_close_before_connect_and_connect_twice(dial: Dial) -> None:

@@ -21,6 +21,7 @@ from managedconsumer import errors
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.wire.protocol import framing, schemas
+from tests.runtime.beside import Beside
 from tests.runtime.conftest import Connect, Dial
 from tests.runtime.conftest import fails as common_fails
 from tests.runtime.peers import HEARTBEAT, OK, Peer, Script, heartbeats, scripted, silent
@@ -210,16 +211,11 @@ def test_a_request_times_out_over_tls(dial: Dial, authority: Authority) -> None:
 def test_close_wakes_a_receive_over_tls(dial: Dial, authority: Authority, handler: Any) -> None:
     connection = dial.connected(silent, authority.server("localhost"), "localhost", security=authority.client())
 
-    def work() -> None:
-        with pytest.raises(errors.SocketDisconnectedError, match="was closed"):
-            connection.request(schemas.HEARTBEAT, HEARTBEAT)
-
-    worker = handler.spawn("caller", work)
+    waiting = Beside(connection.request, schemas.HEARTBEAT, HEARTBEAT, handler=handler)
     handler.sleep(0.1)
     connection.close()
-    worker.join(5)
-    assert not worker.is_alive()
-    assert worker.exception is None
+    assert isinstance(waiting.end().error, errors.SocketDisconnectedError)
+    assert "was closed" in str(waiting.error)
 
 
 def test_the_parents_tls_session_survives_a_childs_close(dial: Dial, authority: Authority) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler, default_handler
+from tests.runtime.beside import Beside
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -265,23 +267,12 @@ def test_a_silent_resolver_is_left_behind() -> None:
 
 def test_close_wakes_a_dialler(handler: Handler, black_hole: tuple[str, int]) -> None:
     shared = net.SharedSocket(handler)
-    outcome: list[Any] = []
-
-    def work() -> None:
-        try:
-            net.dial(handler, *black_hole, timeout=30, shared=shared)
-        except OSError as error:
-            outcome.append((error, time.monotonic()))
-
-    worker = handler.spawn("dialler", work)
-    while shared.sock is None:
-        handler.sleep(0.001)
+    dialling = Beside(net.dial, handler, *black_hole, 30, shared, handler=handler)
+    until(lambda: shared.sock, sleep=handler.sleep)
     handler.sleep(0.05)
-    start = time.monotonic()
     shared.close()
-    worker.join(5)
-    assert isinstance(outcome[0][0], ConnectionAbortedError)
-    assert outcome[0][1] - start < 5
+    assert dialling.over(5)
+    assert isinstance(dialling.error, ConnectionAbortedError)
 
 
 def test_close_wakes_a_caller_that_waits_for_the_resolver() -> None:
