@@ -194,17 +194,16 @@ def test_an_option_that_one_protocol_has_chooses_it(
 
 
 @pytest.mark.parametrize(
-    "assignor", ["sticky", RoundRobinProtocol, CooperativeStickyPartitionAssignor, ["range", "roundrobin"]]
+    ("protocol", "assignor", "said"),
+    [
+        *(
+            ("consumer", each, r"the broker assigns; it knows 'uniform' and 'range'.*'classic'")
+            for each in ("sticky", RoundRobinProtocol, CooperativeStickyPartitionAssignor, ["range", "roundrobin"])
+        ),
+        ("classic", "uniform", "membership_protocol must be one of"),
+    ],
 )
-def test_kip_848_alone_refuses_assignors_of_the_client(assignor: Any) -> None:
-    with pytest.raises(err.ConfigurationError, match=r"the broker assigns; it knows 'uniform' and 'range'.*'classic'"):
-        ManagedBalancedConsumer(
-            TOPIC, "127.0.0.1:1", GROUP, auto_start=False, group_protocol="consumer", membership_protocol=assignor
-        )
-
-
-def test_the_classic_protocol_alone_refuses_the_assignors_of_the_broker() -> None:
-    with pytest.raises(err.ConfigurationError, match="membership_protocol must be one of"):
-        ManagedBalancedConsumer(
-            TOPIC, "127.0.0.1:1", GROUP, auto_start=False, group_protocol="classic", membership_protocol="uniform"
-        )
+def test_a_protocol_alone_refuses_the_assignors_of_the_other(protocol: Any, assignor: Any, said: str) -> None:
+    options = {"auto_start": False, "group_protocol": protocol, "membership_protocol": assignor}
+    with pytest.raises(err.ConfigurationError, match=said):
+        ManagedBalancedConsumer(TOPIC, "127.0.0.1:1", GROUP, **options)

@@ -26,7 +26,7 @@ def broker() -> Iterator[MemoryBroker]:
         yield made
 
 
-def member(broker: MemoryBroker, **options: Any) -> ManagedBalancedConsumer:
+def member(broker: MemoryBroker) -> ManagedBalancedConsumer:
     return ManagedBalancedConsumer(
         TOPIC,
         broker.bootstrap,
@@ -36,22 +36,24 @@ def member(broker: MemoryBroker, **options: Any) -> ManagedBalancedConsumer:
         auto_commit_enable=True,
         auto_commit_interval_ms=60_000,
         consumer_timeout_ms=50,
-        **options,
     )
 
 
-def read(consumer: ManagedBalancedConsumer, offsets: int) -> None:
+def pair(broker: MemoryBroker) -> tuple[ManagedBalancedConsumer, ManagedBalancedConsumer]:
+    """Two members with a partition each; the first has read all of its five messages, and finished them."""
+    one, other = member(broker), member(broker)
+    until(lambda: len(one.partitions) == len(other.partitions) == 1)
+    reader, leaver = (one, other) if 0 in one.partitions else (other, one)
+    offsets = 5
     while offsets:
-        offsets -= consumer.consume() is not None
+        offsets -= reader.consume() is not None
+    assert reader.consume() is None
+    return reader, leaver
 
 
 def test_between_join_and_sync(broker: MemoryBroker) -> None:
     """The coordinator refuses commits there; a moment later it takes them."""
-    one, other = member(broker), member(broker)
-    until(lambda: len(one.partitions) == len(other.partitions) == 1)
-    reader, leaver = (one, other) if 0 in one.partitions else (other, one)
-    read(reader, 5)
-    assert reader.consume() is None
+    reader, leaver = pair(broker)
     broker.delay_next("SyncGroup", 0.3)
     leaver.stop()
     until(lambda: reader.health()["state"] == "completing rebalance")
@@ -61,11 +63,7 @@ def test_between_join_and_sync(broker: MemoryBroker) -> None:
 
 def test_before_the_joins_answer_is_there(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group is in its next generation already."""
-    one, other = member(broker), member(broker)
-    until(lambda: len(one.partitions) == len(other.partitions) == 1)
-    reader, leaver = (one, other) if 0 in one.partitions else (other, one)
-    read(reader, 5)
-    assert reader.consume() is None
+    reader, leaver = pair(broker)
     link: Any = reader._member._link  # type: ignore[union-attr]
     ask = link.request
     answered = threading.Event()
