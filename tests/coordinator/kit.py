@@ -125,11 +125,7 @@ class Modern:
         self.topics = ["t"]
         self._ids = iter(range(1, 100))
         self.machine = ConsumerGroupMembership(
-            MembershipConfig("g", **config),
-            lambda: self.topics,
-            lambda: 0.5,
-            self.time,
-            lambda: f"id{next(self._ids)}",
+            MembershipConfig("g", **config), lambda: self.topics, lambda: 0.5, self.time, lambda: f"id{next(self._ids)}"
         )
         self.time.made = True
 

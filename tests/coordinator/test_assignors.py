@@ -27,12 +27,7 @@ from managedconsumer.coordinator.protocol import (
 )
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
 
-ALL = [
-    RangePartitionAssignor,
-    RoundRobinPartitionAssignor,
-    StickyPartitionAssignor,
-    CooperativeStickyPartitionAssignor,
-]
+ALL = [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor, CooperativeStickyPartitionAssignor]
 STICKY = [StickyPartitionAssignor, CooperativeStickyPartitionAssignor]
 Owned = dict[str, set[TopicPartition]]
 

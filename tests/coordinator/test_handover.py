@@ -20,14 +20,7 @@ from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol, ConsumerProtocolMemberAssignment
-from managedconsumer.structs import (
-    NO_GENERATION,
-    ClusterSnapshot,
-    Generation,
-    PartitionInfo,
-    TopicInfo,
-    TopicPartition,
-)
+from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, PartitionInfo, TopicInfo, TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 STRANGER = TopicPartition("stranger", 0)
@@ -170,10 +163,7 @@ def test_what_an_eager_consumer_gives_up_is_kept_until_the_next_share_is_known()
     member = Member(CONSUMER)
     member.take(T0, T1)
     assert member.prepare() == (False, ["suspend t0,t1", "commit t0,t1", "revoked t0,t1", "commit t0,t1"])
-    assert member.take(T0, T2) == (
-        None,
-        ["drop t1", "take over t0,t2 fresh t0,t2", "assigned t0,t2", "hand out t0,t2"],
-    )
+    assert member.take(T0, T2) == (None, ["drop t1", "take over t0,t2 fresh t0,t2", "assigned t0,t2", "hand out t0,t2"])
 
 
 def test_others_drop_it_before_the_join() -> None:
@@ -324,10 +314,7 @@ def test_a_membership_that_is_lost_meanwhile_hands_nothing_out(rules: Rules, ste
 def test_positions_that_cannot_be_had_yet_ask_for_another_rebalance(rules: Rules) -> None:
     member = Member(rules)
     member.on[ho.TakeOver] = _fail(err.NoBrokersAvailableError("none"))
-    assert member.take(T0) == (
-        "committed offsets could not be fetched",
-        ["take over t0 fresh t0", "logproblem"],
-    )
+    assert member.take(T0) == ("committed offsets could not be fetched", ["take over t0 fresh t0", "logproblem"])
     assert member.over.announced == []
     member.on[ho.TakeOver] = lambda member: member.assigned.add(T0)
     assert member.take(T0)[1][-2:] == ["assigned t0", "hand out t0"]

@@ -94,10 +94,7 @@ def test_what_no_retry_heals_ends_a_member_that_has_nothing(error: err.KafkaExce
     failed = member.fail(member.request(), error)
     end = member.machine.error
     assert type(end) is type(error)
-    assert failed == [
-        f"Transition PREPARING_REBALANCE FAILED {str(end)!r} {NONE}",
-        f"MembershipFailed {_named(end)}",
-    ]
+    assert failed == [f"Transition PREPARING_REBALANCE FAILED {str(end)!r} {NONE}", f"MembershipFailed {_named(end)}"]
     assert (member.machine.rejoin_reason, member.poll()) == (None, [])
 
 
@@ -276,10 +273,7 @@ def test_after_the_end_it_begins_as_a_new_member() -> None:
     machine = member.machine
     assert (machine.generation, machine.leader_id) == (NO_GENERATION, "")
     assert (machine.error, machine.last_error, machine.failures) == (None, None, 0)
-    assert member.poll() == [
-        f"Transition UNJOINED REVOKING 'first join' {NONE}",
-        f"PrepareJoin 'first join' {NONE}",
-    ]
+    assert member.poll() == [f"Transition UNJOINED REVOKING 'first join' {NONE}", f"PrepareJoin 'first join' {NONE}"]
     member.prepare()
     member.join(7)
     assert member.sync()[-1] == "Assigned [7 'me' range] b'share' False False None"

@@ -32,10 +32,7 @@ ONE = "[1 'me' range]"
 
 def test_a_follower_on_its_way_into_the_group() -> None:
     member = Classic()
-    assert member.poll() == [
-        f"Transition UNJOINED REVOKING 'first join' {NONE}",
-        f"PrepareJoin 'first join' {NONE}",
-    ]
+    assert member.poll() == [f"Transition UNJOINED REVOKING 'first join' {NONE}", f"PrepareJoin 'first join' {NONE}"]
     assert member.poll() == []
     assert member.prepare() == [f"Transition REVOKING PREPARING_REBALANCE 'owner is ready' {NONE}"]
     assert member.join() == [f"Transition PREPARING_REBALANCE COMPLETING_REBALANCE 'joined as follower' {ONE}"]

@@ -61,10 +61,7 @@ def test_the_oldest_message(chunks: list[Chunk], in_flight: dict[int, int], olde
 
 #: What is seen, one after the other (with the oldest message, at which second), and what is told of the last.
 CASES: dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]] = {
-    "before the first fetch": (
-        [(sight(5, None),)],
-        {"end": None, "lag": None, "lag_seconds": None, "exact": False},
-    ),
+    "before the first fetch": ([(sight(5, None),)], {"end": None, "lag": None, "lag_seconds": None, "exact": False}),
     "nothing is behind": (
         [(sight(5, 5),)],
         {"lag": 0, "lag_seconds": 0.0, "oldest_unfinished": None, "exact": True, "drain_seconds": 0.0},
@@ -78,10 +75,7 @@ CASES: dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]] = {
             "oldest_unfinished": datetime.fromtimestamp(WALL - 90, timezone.utc),
         },
     ),
-    "only markers are no lag": (
-        [(sight(5, 7), Oldest(5, 7, None))],
-        {"lag": 0, "lag_seconds": 0.0, "exact": True},
-    ),
+    "only markers are no lag": ([(sight(5, 7), Oldest(5, 7, None))], {"lag": 0, "lag_seconds": 0.0, "exact": True}),
     "a future timestamp counts as now": ([(sight(5, 9), Oldest(5, 5, TS + 3_600_000))], {"lag_seconds": 0.0}),
     "a timestamp that is none": ([(sight(5, 9), Oldest(5, 5, -1))], {"lag": 4, "oldest_unfinished": None}),
     "one that no calendar has": ([(sight(5, 9), Oldest(5, 5, 1 << 62))], {"lag": 4, "oldest_unfinished": None}),
@@ -98,14 +92,8 @@ CASES: dict[str, tuple[list[tuple[Any, ...]], dict[str, Any]]] = {
         {"lag": 3, "lag_seconds": 60.0, "exact": True},
     ),
     "what retention has deleted is no lag": ([(sight(5, 100, start=90),)], {"lag": 10}),
-    "a seek forgets what was found": (
-        [(sight(5, 9), Oldest(5, 6, TS)), (sight(5, 9, version=1),)],
-        {"exact": False},
-    ),
-    "no rate where nothing moves": (
-        [(sight(5, 9),), (sight(5, 9), None, 30)],
-        {"rate": 0.0, "drain_seconds": None},
-    ),
+    "a seek forgets what was found": ([(sight(5, 9), Oldest(5, 6, TS)), (sight(5, 9, version=1),)], {"exact": False}),
+    "no rate where nothing moves": ([(sight(5, 9),), (sight(5, 9), None, 30)], {"rate": 0.0, "drain_seconds": None}),
     "a seek back is no work": ([(sight(500, 900),), (sight(5, 900, version=1), None, 30)], {"rate": 0.0}),
     "stuck since it moved": (
         [(sight(4, 9), None, 10), (sight(5, 9), None, 20), (sight(5, 9), None, 400)],

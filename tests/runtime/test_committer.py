@@ -79,13 +79,7 @@ class Member:
             ),
         )
         self.committer = Committer(self.engine)
-        self.committer.join_group(
-            MemberIdentity(
-                lambda: self.generation,
-                lambda: self.settled,
-                self.expelled,
-            )
-        )
+        self.committer.join_group(MemberIdentity(lambda: self.generation, lambda: self.settled, self.expelled))
         self.generation, self.settled = MEMBER, True
 
     def commit(self, offsets: Offsets | None, retry_policy: RetryPolicy) -> None:

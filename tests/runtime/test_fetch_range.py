@@ -145,10 +145,7 @@ def test_markers_and_aborted_transactions_are_passed_at_the_end_of_a_range(
 
 def delete_records(broker: DevBroker, topic: str, before: int) -> None:
     cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
-    body = {
-        "topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": before}]}],
-        "timeout_ms": 10_000,
-    }
+    body = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": before}]}], "timeout_ms": 10_000}
     answer = cluster.request(schemas.DELETE_RECORDS, body)
     assert answer["topics"][0]["partitions"][0]["error_code"] == 0
     cluster.close()

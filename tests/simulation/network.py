@@ -248,12 +248,7 @@ class SimulatedCluster(Cluster):
         return SimulatedCluster(self._network, self._process)
 
     def _open(
-        self,
-        host: str,
-        port: int,
-        node_id: int | None = None,
-        buffers: Any = None,
-        timeout_ms: float | None = None,
+        self, host: str, port: int, node_id: int | None = None, buffers: Any = None, timeout_ms: float | None = None
     ) -> Connection:
         del port, node_id, buffers, timeout_ms
         node = int(host[4:])
