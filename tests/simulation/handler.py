@@ -59,11 +59,9 @@ class VirtualLock:
 
     @property
     def taken(self) -> bool:
-        """True while somebody has it."""
         return self._owner is not None
 
     def release(self) -> None:
-        """Give it back."""
         me = self._kernel.current
         if me is None or self._process.dead:
             return
@@ -84,7 +82,6 @@ class VirtualLock:
         return depth
 
     def restore(self, depth: int) -> None:
-        """Undo :meth:`give_up`."""
         self.acquire()
         self._depth = depth
 
@@ -96,8 +93,6 @@ class VirtualLock:
 
 
 class VirtualCondition:
-    """A condition around a lock."""
-
     __slots__ = ("_lock", "_notified", "_process", "_waiters", "acquire", "release")
 
     def __init__(self, process: Process, lock: VirtualLock) -> None:
@@ -135,22 +130,18 @@ class VirtualCondition:
                 me.missed_wake_up = timeout, lambda: self._notified == notified
 
     def notify(self, n: int = 1) -> None:
-        """Wake ``n`` waiters."""
         self._notified += 1
         woken, self._waiters = self._waiters[:n], self._waiters[n:]
         for task in woken:
             task.wake()
 
     def notify_all(self) -> None:
-        """Wake everybody."""
         self._notified += 1
         if self._waiters:
             self.notify(len(self._waiters))
 
 
 class VirtualEvent:
-    """A flag."""
-
     __slots__ = ("_process", "_set", "_waiters")
 
     def __init__(self, process: Process) -> None:
@@ -159,18 +150,15 @@ class VirtualEvent:
         self._waiters: list[Task] = []
 
     def set(self) -> None:
-        """Raise the flag."""
         self._set = True
         woken, self._waiters = self._waiters, []
         for task in woken:
             task.wake()
 
     def clear(self) -> None:
-        """Lower the flag."""
         self._set = False
 
     def is_set(self) -> bool:
-        """True while the flag is up."""
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:

@@ -109,7 +109,6 @@ class Plan:
         )
 
     def fault(self, random: Random, api: schemas.Api) -> Fault:
-        """Choose the fault of one request."""
         if random.random() >= self.fault_rate:
             return NO_FAULT
         kind = random.choice(_KINDS)
