@@ -55,6 +55,13 @@ class Classic:
         self.machine = Membership(MembershipConfig(**settings), lambda: [("range", b"meta")], lambda: 0.5, self.time)
         self.time.made = True
 
+    @classmethod
+    def at(cls, state: MemberState, **config: Any) -> Classic:
+        """One that has gone the ordinary way until ``state``."""
+        made = cls(**config)
+        made.reach(state)
+        return made
+
     @property
     def now(self) -> float:
         return self.time.now
@@ -128,6 +135,21 @@ class Modern:
             MembershipConfig("g", **config), lambda: self.topics, lambda: 0.5, self.time, lambda: f"id{next(self._ids)}"
         )
         self.time.made = True
+
+    @classmethod
+    def joining(cls, **config: Any) -> Modern:
+        """One that is about to send its join."""
+        made = cls(**config)
+        made.begin()
+        return made
+
+    @classmethod
+    def stable(cls, *share: int, due: bool = False, **config: Any) -> Modern:
+        """One with this share. ``due``: it is time for a heartbeat."""
+        made = cls(**config)
+        made.to_stable(list(share))
+        made.wait(5.0 if due else 0.0)
+        return made
 
     @property
     def now(self) -> float:

@@ -50,8 +50,7 @@ def test_a_follow_up_rebalance_is_gone_through() -> None:
 
 
 def test_a_kip_848_member_goes_on_to_the_epoch_that_it_was_told() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
 
     def beat(epoch: int, share: list[int] | None = None) -> int:
         member.wait(5.0)

@@ -12,18 +12,6 @@ from managedconsumer.structs import NO_GENERATION, Generation
 from tests.coordinator.kit import Classic, S, kinds, told
 
 
-def _joining(**config: int) -> Classic:
-    member = Classic(**config)
-    member.reach(S.PREPARING_REBALANCE)
-    return member
-
-
-def _stable(generation: int = 1, **config: object) -> Classic:
-    member = Classic(**config)
-    member.reach(S.STABLE, generation)
-    return member
-
-
 def _time_out(member: Classic, request: ev.Request) -> list[str]:
     member.wait(request.timeout)
     return kinds(member.fail(request, err.RequestTimedOut("silence")))
@@ -31,7 +19,9 @@ def _time_out(member: Classic, request: ev.Request) -> list[str]:
 
 def test_a_join_without_an_answer_is_repeated_as_long_as_the_group_may_take() -> None:
     """A slow group and a dead connection look the same; a member that waits for the others has not failed."""
-    member = _joining(rebalance_timeout_ms=60000, request_timeout_ms=30000, session_timeout_ms=45000)
+    member = Classic.at(
+        S.PREPARING_REBALANCE, rebalance_timeout_ms=60000, request_timeout_ms=30000, session_timeout_ms=45000
+    )
     member.answer(member.request(), 79, member_id="me-1")
     for _ in range(2):
         request = member.request()
@@ -44,7 +34,7 @@ def test_a_join_without_an_answer_is_repeated_as_long_as_the_group_may_take() ->
 
 
 def test_a_coordinator_that_cannot_be_connected_to_is_a_failure_however_soon() -> None:
-    member = _joining()
+    member = Classic.at(S.PREPARING_REBALANCE)
     request = member.request()
     member.wait(0.5)
     assert kinds(member.fail(request, err.RequestTimedOut("no ApiVersions"))) == ["CoordinatorLost", "Retrying"]
@@ -53,7 +43,9 @@ def test_a_coordinator_that_cannot_be_connected_to_is_a_failure_however_soon() -
 @pytest.mark.parametrize("leads", [False, True])
 def test_a_sync_without_an_answer_is_repeated_as_long_as_the_group_may_take(leads: bool) -> None:
     """The leader may be slow, and the connection may be dead. Another join would make the whole group rebalance."""
-    member = _joining(rebalance_timeout_ms=25000, request_timeout_ms=30000, session_timeout_ms=10000)
+    member = Classic.at(
+        S.PREPARING_REBALANCE, rebalance_timeout_ms=25000, request_timeout_ms=30000, session_timeout_ms=10000
+    )
     _time_out(member, member.request())  # the joins have a time of their own
     member.join(leader="me" if leads else "other")
     member.machine.provide_assignments({"me": b"all"} if leads else {})
@@ -70,7 +62,7 @@ def test_a_sync_without_an_answer_is_repeated_as_long_as_the_group_may_take(lead
 @pytest.mark.parametrize("holding", [False, True])
 @pytest.mark.parametrize("by", ["heartbeat", "commit"])
 def test_a_member_that_is_unknown_does_not_wait_for_its_join(by: str, holding: bool) -> None:
-    member = _stable()
+    member = Classic.at(S.STABLE)
     beat = member.beat()
     member.rejoin(holding)
     join, error = member.request(), err.error_for_code(25)
@@ -94,7 +86,7 @@ def test_a_member_that_is_unknown_does_not_wait_for_its_join(by: str, holding: b
 
 def test_an_outdated_generation_is_no_reason_to_give_a_join_up() -> None:
     """The group may have gone on to the generation that the join is about to tell us of."""
-    member = _stable()
+    member = Classic.at(S.STABLE)
     beat = member.beat()
     member.rejoin(holding=True)
     join = member.request()
@@ -105,7 +97,7 @@ def test_an_outdated_generation_is_no_reason_to_give_a_join_up() -> None:
 
 @pytest.mark.parametrize("code", [14, 15, 16, 27, 7, 9999])
 def test_passing_errors_of_a_join_are_retried_with_back_off(code: int) -> None:
-    member, error = _joining(), err.error_for_code(code)
+    member, error = Classic.at(S.PREPARING_REBALANCE), err.error_for_code(code)
     looked_up = [f"CoordinatorLost {str(error)!r}"] if code in (15, 16) else []
     assert member.answer(member.request(), code) == [*looked_up, f"Retrying {type(error).__name__}: {error} 0.1 1"]
     assert member.machine.next_request(member.now) is None
@@ -115,7 +107,7 @@ def test_passing_errors_of_a_join_are_retried_with_back_off(code: int) -> None:
 
 @pytest.mark.parametrize("code", [23, 24, 26, 30, 35, 81, 82])
 def test_errors_that_nothing_heals_end_the_membership(code: int) -> None:
-    member = _joining()
+    member = Classic.at(S.PREPARING_REBALANCE)
     assert kinds(member.answer(member.request(), code)) == ["MembershipFailed"]
     assert code == member.machine.error.ERROR_CODE  # type: ignore[union-attr]
     assert member.machine.state is S.FAILED
@@ -124,7 +116,7 @@ def test_errors_that_nothing_heals_end_the_membership(code: int) -> None:
 
 
 def test_heartbeats_are_due_by_interval_and_go_on_while_the_owner_works() -> None:
-    member = _joining()
+    member = Classic.at(S.PREPARING_REBALANCE)
     assert member.machine.next_heartbeat(member.now) is None  # the join itself keeps our place
     member.join()
     member.wait(3.0)
@@ -143,8 +135,7 @@ def test_heartbeats_are_due_by_interval_and_go_on_while_the_owner_works() -> Non
 
 
 def test_a_rebalance_noticed_while_taking_over_is_not_forgotten() -> None:
-    member = Classic()
-    member.reach(S.ASSIGNING)
+    member = Classic.at(S.ASSIGNING)
     member.answer(member.beat(), 27)
     member.machine.reconciled()
     assert member.machine.state is S.STABLE
@@ -152,7 +143,7 @@ def test_a_rebalance_noticed_while_taking_over_is_not_forgotten() -> None:
 
 
 def test_answers_of_another_generation_change_nothing() -> None:
-    member = _stable()
+    member = Classic.at(S.STABLE)
     old = member.beat()
     member.rejoin()
     member.join(2)
@@ -163,14 +154,14 @@ def test_answers_of_another_generation_change_nothing() -> None:
 
 
 def test_a_static_member_leaves_without_a_word() -> None:
-    member = _stable(group_instance_id="static")
+    member = Classic.at(S.STABLE, group_instance_id="static")
     member.machine.leave("shutting down")
     assert member.machine.next_request(member.now) is None
     assert member.machine.state is S.LEFT
 
 
 def test_leaving_while_joining_makes_the_join_s_answer_worthless() -> None:
-    member = _joining()
+    member = Classic.at(S.PREPARING_REBALANCE)
     member.answer(member.request(), 79, member_id="pending")
     join = member.request()
     member.machine.leave("stop")

@@ -7,8 +7,7 @@ from tests.coordinator.kit import TOPIC, Modern, S, kinds
 
 
 def _joined(share: list[int]) -> Modern:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     member.answer(member.beat(), 1, share)
     member.machine.reconciled()
     return member
@@ -54,8 +53,7 @@ def test_an_answer_from_before_the_loss_changes_nothing() -> None:
 
 
 def test_a_pattern_that_the_broker_refuses_is_not_told_again() -> None:
-    member = Modern(topic_regex="(")
-    member.begin()
+    member = Modern.joining(topic_regex="(")
     assert "Retrying InvalidRegularExpression" in member.answer(member.beat(), error_code=128)[0]
     member.wait(1.0)
     join = member.beat()
@@ -65,7 +63,6 @@ def test_a_pattern_that_the_broker_refuses_is_not_told_again() -> None:
 
 
 def test_a_refusal_without_a_pattern_ends_it() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     assert kinds(member.answer(member.beat(), error_code=128)) == ["MembershipFailed"]
     assert member.machine.state is S.FAILED

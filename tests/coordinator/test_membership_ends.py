@@ -24,29 +24,25 @@ def _named(error: BaseException) -> str:
 
 
 def test_a_join_that_fails_is_tried_again() -> None:
-    member = Classic()
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE)
     assert member.fail(member.request(), GONE) == [LOOK_UP, RETRY]
     assert (member.machine.last_error, member.machine.failures) == (GONE, 1)
 
 
 def test_a_sync_that_fails_joins_again() -> None:
-    member = Classic()
-    member.reach(S.COMPLETING_REBALANCE)
+    member = Classic.at(S.COMPLETING_REBALANCE)
     again = f"Transition COMPLETING_REBALANCE PREPARING_REBALANCE 'sync was not answered' {ONE}"
     assert member.fail(member.request(), GONE) == [LOOK_UP, again, RETRY]
 
 
 def test_a_leave_that_fails_has_left_all_the_same() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.machine.leave("bye")
     assert member.fail(member.request(), GONE) == [f"Transition LEAVING LEFT 'leave not answered: {GONE}' {ONE}"]
 
 
 def test_a_heartbeat_that_fails_is_sent_again_at_once() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.answer(member.beat())
     member.wait(5.0)
     assert member.fail(member.beat(), GONE) == [LOOK_UP]
@@ -56,8 +52,7 @@ def test_a_heartbeat_that_fails_is_sent_again_at_once() -> None:
 
 
 def test_a_heartbeat_of_before_a_join_fails_in_silence() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     beat = member.beat()
     member.rejoin()
     join = member.request()
@@ -67,8 +62,7 @@ def test_a_heartbeat_of_before_a_join_fails_in_silence() -> None:
 
 
 def test_a_request_that_was_given_up_fails_in_silence() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     beat = member.beat()
     member.machine.fence(err.UnknownMemberId(), member.machine.generation)
     assert member.fail(beat, err.SaslAuthenticationError("no")) == []
@@ -76,8 +70,7 @@ def test_a_request_that_was_given_up_fails_in_silence() -> None:
 
 
 def test_a_sync_of_a_round_that_is_over_fails_in_silence() -> None:
-    member = Classic()
-    member.reach(S.COMPLETING_REBALANCE)
+    member = Classic.at(S.COMPLETING_REBALANCE)
     sync, beat = member.request(), member.beat()
     member.answer(beat, 25)
     member.machine.forgotten()
@@ -89,8 +82,7 @@ def test_a_sync_of_a_round_that_is_over_fails_in_silence() -> None:
 
 @pytest.mark.parametrize("error", [err.SaslAuthenticationError("no"), err.error_for_code(30)], ids=["login", "acl"])
 def test_what_no_retry_heals_ends_a_member_that_has_nothing(error: err.KafkaException) -> None:
-    member = Classic()
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE)
     failed = member.fail(member.request(), error)
     end = member.machine.error
     assert type(end) is type(error)
@@ -99,8 +91,7 @@ def test_what_no_retry_heals_ends_a_member_that_has_nothing(error: err.KafkaExce
 
 
 def test_what_no_retry_heals_takes_the_partitions_of_a_member_first() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     error = err.SaslAuthenticationError("no")
     assert member.fail(member.beat(), error) == [
         f"Transition STABLE LOSING {f'membership ended: {error}'!r} {ONE}",
@@ -113,8 +104,7 @@ def test_what_no_retry_heals_takes_the_partitions_of_a_member_first() -> None:
 
 @pytest.mark.parametrize("holding", [True, False])
 def test_a_refused_join_takes_the_partitions_that_are_held_through_it(holding: bool) -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.rejoin(holding)
     member.answer(member.request(), 81)
     assert member.machine.state is (S.LOSING if holding else S.FAILED)
@@ -126,8 +116,7 @@ def test_a_refused_join_takes_the_partitions_that_are_held_through_it(holding: b
 @pytest.mark.parametrize(("code", "kept"), [(22, "me"), (25, ""), (79, "")])
 @pytest.mark.parametrize("holding", [True, False])
 def test_a_join_under_an_id_that_is_not_known(code: int, kept: str, holding: bool) -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.rejoin(holding)
     error = err.error_for_code(code)
     lost = [
@@ -142,8 +131,7 @@ def test_a_join_under_an_id_that_is_not_known(code: int, kept: str, holding: boo
 
 @pytest.mark.parametrize(("code", "kept"), [(22, "me"), (25, "")])
 def test_a_sync_of_a_member_that_is_not_known(code: int, kept: str) -> None:
-    member = Classic()
-    member.reach(S.COMPLETING_REBALANCE)
+    member = Classic.at(S.COMPLETING_REBALANCE)
     error = err.error_for_code(code)
     assert member.answer(member.request(), code) == [
         f"Transition COMPLETING_REBALANCE LOSING {f'expelled while joining: {error}'!r} {ONE}",
@@ -154,8 +142,7 @@ def test_a_sync_of_a_member_that_is_not_known(code: int, kept: str) -> None:
 
 @pytest.mark.parametrize(("code", "looked_up"), [(14, False), (16, True)])
 def test_a_sync_that_is_refused_for_now_joins_again_after_a_pause(code: int, looked_up: bool) -> None:
-    member = Classic()
-    member.reach(S.COMPLETING_REBALANCE)
+    member = Classic.at(S.COMPLETING_REBALANCE)
     error = err.error_for_code(code)
     assert member.answer(member.request(), code) == [
         f"Transition COMPLETING_REBALANCE PREPARING_REBALANCE 'sync failed' {ONE}",
@@ -166,15 +153,13 @@ def test_a_sync_that_is_refused_for_now_joins_again_after_a_pause(code: int, loo
 
 
 def test_a_sync_that_is_refused_for_good_takes_the_place_in_the_group() -> None:
-    member = Classic()
-    member.reach(S.COMPLETING_REBALANCE)
+    member = Classic.at(S.COMPLETING_REBALANCE)
     assert member.answer(member.request(), 30)[-1].startswith("MembershipFailed GroupAuthorizationFailed: group 'g': ")
     assert member.machine.state is S.FAILED
 
 
 def test_a_missed_round_is_named() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.rejoin(holding=True)
     error = err.IllegalGeneration("generation 2 was missed")
     assert member.join(3) == [
@@ -184,8 +169,7 @@ def test_a_missed_round_is_named() -> None:
 
 
 def test_after_partitions_were_dropped_nothing_is_held() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.answer(member.beat(), 22)
     member.machine.forgotten()
     member.reach(S.PREPARING_REBALANCE)
@@ -208,8 +192,7 @@ def test_without_a_place_in_the_group_leaving_sends_nothing(state: S) -> None:
 
 @pytest.mark.parametrize(("code", "state"), [(22, S.LEAVING), (25, S.LEFT)])
 def test_a_lost_member_leaves_where_the_group_may_still_know_it(code: int, state: S) -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.answer(member.beat(), code)
     member.machine.leave("bye")
     assert member.machine.state is state
@@ -223,8 +206,7 @@ def test_a_lost_member_leaves_where_the_group_may_still_know_it(code: int, state
 @pytest.mark.parametrize(("code", "leaves"), [(23, True), (30, True), (42, True), (82, False)])
 @pytest.mark.parametrize("holding", [True, False])
 def test_a_member_that_was_refused_leaves_if_it_may_have_a_place(code: int, leaves: bool, holding: bool) -> None:
-    member = Classic(static_leaves=True, group_instance_id="one")
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE, static_leaves=True, group_instance_id="one")
     member.rejoin(holding)
     member.answer(member.request(), code)
     member.machine.forgotten()
@@ -239,8 +221,7 @@ def test_a_member_that_was_refused_leaves_if_it_may_have_a_place(code: int, leav
 
 
 def test_a_leave_that_no_retry_heals_has_left_all_the_same() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.machine.leave("bye")
     member.fail(member.request(), err.SaslAuthenticationError("no"))
     assert (member.machine.state, member.machine.error) == (S.LEFT, None)
@@ -248,8 +229,7 @@ def test_a_leave_that_no_retry_heals_has_left_all_the_same() -> None:
 
 @pytest.mark.parametrize("end", ["leaving", "left", "failed"])
 def test_at_the_end_no_rebalance_is_wanted_any_more(end: str) -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     if end == "failed":
         member.answer(member.beat(), codes.GROUP_AUTHORIZATION_FAILED)
         member.machine.forgotten()
@@ -263,8 +243,7 @@ def test_at_the_end_no_rebalance_is_wanted_any_more(end: str) -> None:
 
 
 def test_after_the_end_it_begins_as_a_new_member() -> None:
-    member = Classic()
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE)
     member.fail(member.request(), GONE)
     member.wait(1.0)
     member.join()
@@ -280,8 +259,7 @@ def test_after_the_end_it_begins_as_a_new_member() -> None:
 
 
 def test_a_loss_after_another_beginning_is_no_end() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.fail(member.beat(), err.SaslAuthenticationError("no"))
     member.machine.forgotten()
     member.machine.restart()
@@ -291,8 +269,7 @@ def test_a_loss_after_another_beginning_is_no_end() -> None:
 
 
 def test_a_generation_is_current_until_the_next() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     one = member.machine.generation
     assert member.machine.is_current(one)
     member.machine.request_rejoin("test")
@@ -305,8 +282,7 @@ def test_while_nobody_listens_at_the_coordinator_s_address_no_session_runs_out()
     refused = err.NoBrokersAvailableError("nobody")
     refused.refused = True
     for error, lasts in ((refused, True), (GONE, False)):
-        member = Classic()
-        member.reach(S.STABLE)
+        member = Classic.at(S.STABLE)
         member.wait(9.0)
         member.fail(member.beat(), error)
         member.wait(5.0)
@@ -314,8 +290,7 @@ def test_while_nobody_listens_at_the_coordinator_s_address_no_session_runs_out()
 
 
 def test_assignments_that_nobody_waits_for_are_not_kept() -> None:
-    member = Classic()
-    member.reach(S.ASSIGNING)
+    member = Classic.at(S.ASSIGNING)
     member.machine.provide_assignments({"me": b"late"})
     member.machine.reconciled()
     member.rejoin()

@@ -8,8 +8,7 @@ from tests.coordinator.kit import Classic, S, kinds
 
 
 def _member_of_generation_one() -> Classic:
-    member = Classic(group_instance_id="static", session_timeout_ms=45000)
-    member.reach(S.ASSIGNING)
+    member = Classic.at(S.ASSIGNING, group_instance_id="static", session_timeout_ms=45000)
     member.machine.reconciled("one more round")
     return member
 
@@ -57,8 +56,7 @@ def test_an_id_that_is_asked_for_again_was_not_known() -> None:
 
 
 def test_a_coordinator_that_asks_for_an_id_for_ever_is_not_asked_without_a_pause() -> None:
-    member = Classic()
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE)
     for number in (1, 2):
         member.answer(member.request(), 79, member_id=f"id-{number}")
     assert member.machine.failures == 1

@@ -13,8 +13,7 @@ CONFIG = MembershipConfig("billing", session_timeout_ms=1000, heartbeat_interval
 
 
 def test_a_refused_join_names_what_the_member_offers() -> None:
-    member = Classic(group_id="billing")
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE, group_id="billing")
     member.answer(member.request(), 23)
     assert member.machine.state is S.FAILED
     assert isinstance(member.machine.error, err.InconsistentGroupProtocol)
@@ -22,8 +21,7 @@ def test_a_refused_join_names_what_the_member_offers() -> None:
 
 
 def test_an_instance_id_in_use_is_named_under_kip_848() -> None:
-    member = Modern(group_instance_id="till-1", server_assignor="uniform")
-    member.begin()
+    member = Modern.joining(group_instance_id="till-1", server_assignor="uniform")
     member.answer(member.beat(), error_code=111, error_message="member A has it")
     text = str(member.machine.error)
     assert "group_instance_id='till-1' belongs to a member" in text

@@ -14,8 +14,7 @@ SESSION, BEAT = 10.0, 3.0
 
 def leader(held: list[TopicPartition], shares: dict[str, dict[str, list[int]]], *, skip: bool = False) -> Classic:
     """Stable, and the leader of "me" and "you", who says that it holds ``held``."""
-    member = Classic()
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE)
     members = [
         {"member_id": name, "metadata": ConsumerProtocolMemberMetadata(1, ["t"], b"", owned).encode()}
         for name, owned in {"me": [], "you": held}.items()

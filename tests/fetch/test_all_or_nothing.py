@@ -14,7 +14,7 @@ import pytest
 from managedconsumer.errors import MissingPackageError
 from managedconsumer.wire.records import _records_py, arrow, compression
 from managedconsumer.wire.records.encode import Record, encode_batch
-from tests.fetch.kit import Kit, batch
+from tests.fetch.kit import Kit, batch, filled
 
 A = 1
 
@@ -23,10 +23,7 @@ class TestTroubleOfAnotherPartition:
     """Two partitions; what the second holds cannot be decompressed at the moment."""
 
     def kit(self) -> Kit:
-        kit = Kit(2)
-        kit.fetched(0, batch(0, 5))
-        kit.fetched(1, batch(0, 5, codec="gzip"))
-        return kit
+        return filled(batch(0, 5), batch(0, 5, codec="gzip"))
 
     @pytest.mark.parametrize("error", [MemoryError, MissingPackageError("none"), KeyboardInterrupt, TimeoutError])
     def test_what_a_batch_has_gathered_comes_all_the_same(
@@ -160,8 +157,7 @@ def limit(extra):
 data = encode_batch([Record(b"small"), Record(b"x" * (40 << 20)), Record(b"small")])
 ends = []
 for name in ("take", "take_many"):
-    kit = Kit()
-    kit.fetched(0, data)
+    kit = filled(data)
     got, calls = [], {"take": lambda: [kit.collector.lane.take() or kit.collector.take(1)],
                       "take_many": lambda: kit.collector.take_many(1, 10)}
     got += [m.offset for m in calls["take"]()]

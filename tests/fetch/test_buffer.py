@@ -7,12 +7,11 @@ import pytest
 from managedconsumer.errors import KafkaException
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.records import RecordChunk
-from tests.fetch.kit import Kit, batch, damaged, tp
+from tests.fetch.kit import Kit, batch, damaged, filled, tp
 
 
 def test_chunks_of_a_partition_come_in_the_order_they_were_fetched() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3))
+    kit = filled(batch(0, 3))
     kit.fetched(0, batch(3, 2))
     assert kit.queue().fetch_offset == 5
     assert kit.take_all() == [(0, n) for n in range(5)]
@@ -67,8 +66,7 @@ def test_a_chunk_that_is_given_back_comes_first_again() -> None:
 
 
 def test_a_chunk_of_a_partition_that_is_gone_is_not_taken_back() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3))
+    kit = filled(batch(0, 3))
     queue, chunk = kit.buffer.pop()  # type: ignore[misc]
     kit.buffer.drop([tp(0)])
     kit.buffer.give_back(queue, chunk)
@@ -110,9 +108,7 @@ def test_an_answer_of_a_dead_assignment_is_worthless() -> None:
 
 
 def test_dropping_a_partition_ends_its_chunks() -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 3))
-    kit.fetched(1, batch(0, 1))
+    kit = filled(batch(0, 3), batch(0, 1))
     chunk = kit.queue(0).chunks[0]
     kit.buffer.drop([tp(0), tp(7)])
     assert not chunk.active
@@ -121,9 +117,7 @@ def test_dropping_a_partition_ends_its_chunks() -> None:
 
 @pytest.mark.parametrize("obstacle", ["paused", "suspended"])
 def test_a_partition_that_is_paused_or_held_waits_and_keeps_what_it_has(obstacle: str) -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 2))
-    kit.fetched(1, batch(0, 2))
+    kit = filled(batch(0, 2), batch(0, 2))
     setattr(kit.states[0], obstacle, True)
     assert kit.take_all() == [(1, 0), (1, 1)]
     assert not kit.buffer.ready()
@@ -133,8 +127,7 @@ def test_a_partition_that_is_paused_or_held_waits_and_keeps_what_it_has(obstacle
 
 
 def test_restarting_a_partition_without_a_position_asks_for_nothing() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3))
+    kit = filled(batch(0, 3))
     kit.states[0].await_reset(-1)
     kit.buffer.restart(tp(0))
     assert (kit.queue().fetch_offset, kit.queue().records, kit.buffer.nbytes) == (-1, 0, 0)
@@ -142,14 +135,12 @@ def test_restarting_a_partition_without_a_position_asks_for_nothing() -> None:
 
 def test_nothing_is_fetched_behind_a_damaged_batch() -> None:
     """Else the same batch would be fetched again and again, and fill the memory."""
-    kit = Kit()
-    kit.fetched(0, batch(0, 3) + damaged(3, 2))
+    kit = filled(batch(0, 3) + damaged(3, 2))
     assert kit.queue().fetch_offset == -1
 
 
 def test_the_next_fetch_begins_behind_the_gaps_that_compaction_leaves() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3) + batch(20, 2))
+    kit = filled(batch(0, 3) + batch(20, 2))
     assert kit.queue().fetch_offset == 22, "not offset and count"
     assert kit.take_all() == [(0, n) for n in (0, 1, 2, 20, 21)]
 

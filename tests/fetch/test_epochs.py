@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from managedconsumer.subscription_state import TopicPartitionState
-from tests.fetch.kit import Kit, batch, damaged, tp
+from tests.fetch.kit import Kit, batch, damaged, filled, tp
 
 
 def known(kit: Kit) -> list[int]:
@@ -12,16 +12,14 @@ def known(kit: Kit) -> list[int]:
 
 class TestWhatIsKnown:
     def test_of_every_message_handed_out(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 2, leader_epoch=3) + batch(2, 1, leader_epoch=3) + batch(3, 2, leader_epoch=5))
+        kit = filled(batch(0, 2, leader_epoch=3) + batch(2, 1, leader_epoch=3) + batch(3, 2, leader_epoch=5))
         kit.fetched(data=batch(5, 1, leader_epoch=5))
         kit.take_all()
         assert known(kit) == [-1, 3, 3, 3, 5, 5, 5]
         assert kit.states[0].leader_epoch == 5
 
     def test_what_is_fetched_ahead_does_not_count(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=4))
+        kit = filled(batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=4))
         assert kit.states[0].leader_epoch == -1
         for expected in (3, 3, 4, 4):
             kit.take()
@@ -36,8 +34,7 @@ class TestWhatIsKnown:
         assert kit.states[0].leader_epoch == 6  # of offset 1, which is in that batch
 
     def test_a_seek_forgets_all_of_it_and_a_pause_what_is_ahead(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=4))
+        kit = filled(batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=4))
         kit.take()
         kit.collector.shelve()
         kit.buffer.restart(tp(0))
@@ -57,8 +54,7 @@ class TestWhatIsKnown:
         assert kit.states[0].leader_epoch == 99
 
     def test_nothing_of_a_damaged_batch(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 2, leader_epoch=3) + damaged(2, 2))
+        kit = filled(batch(0, 2, leader_epoch=3) + damaged(2, 2))
         assert kit.states[0]._epochs == [(0, 3)]
 
     def test_a_committed_epoch_holds_until_another_begins(self) -> None:

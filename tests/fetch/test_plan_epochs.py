@@ -6,7 +6,7 @@ from typing import Any
 
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch import request
-from tests.fetch.kit import Kit, batch, damaged, tp
+from tests.fetch.kit import Kit, batch, damaged, filled, tp
 from tests.fetch.test_plan import LIMITS, cluster, plan
 
 
@@ -25,20 +25,17 @@ class TestEpochs:
         assert part_asked(plan(kit))["last_fetched_epoch"] == 5
 
     def test_a_seek_forgets_it(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 3, leader_epoch=5))
+        kit = filled(batch(0, 3, leader_epoch=5))
         kit.states[0].seek(1)
         kit.buffer.restart(tp(0))
         assert part_asked(plan(kit))["last_fetched_epoch"] == -1
 
     def test_nothing_is_claimed_behind_damage(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 3, leader_epoch=5) + damaged(3, 2))
+        kit = filled(batch(0, 3, leader_epoch=5) + damaged(3, 2))
         assert kit.queue().last_epoch == -1
 
     def test_old_brokers_are_not_told(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 3, leader_epoch=5))
+        kit = filled(batch(0, 3, leader_epoch=5))
         made = plan(kit)
         assert made is not None
         request.forget_epochs(made.body["topics"])
