@@ -22,7 +22,7 @@ def test_partitions_take_turns() -> None:
     for partition in range(3):
         kit.fetched(partition, batch(0, 2))
         kit.fetched(partition, batch(2, 2))
-    assert [kit.buffer.pop()[0].tp.partition for _ in range(6)] == [0, 1, 2, 0, 1, 2]  # type: ignore[index]
+    assert [kit.popped()[0].tp.partition for _ in range(6)] == [0, 1, 2, 0, 1, 2]
     assert kit.buffer.pop() is None
 
 
@@ -34,8 +34,7 @@ def test_a_partition_that_always_has_data_does_not_starve_the_others() -> None:
         kit.fetched(0, batch(5 * round_, 5))
         if round_ == 1:
             kit.fetched(1, batch(0, 1))
-        found = kit.buffer.pop()
-        assert found is not None
+        found = kit.popped()
         order.append(found[0].tp.partition)
     assert 1 in order[:2]
 
@@ -57,7 +56,7 @@ def test_a_chunk_that_is_given_back_comes_first_again() -> None:
     kit.fetched(0, batch(0, 3))
     kit.fetched(0, batch(3, 3))
     kit.fetched(1, batch(0, 3))
-    queue, chunk = kit.buffer.pop()  # type: ignore[misc]
+    queue, chunk = kit.popped()
     kit.buffer.give_back(queue, chunk)
     assert kit.buffer.records == 9
     assert queue.chunks[0] is chunk
@@ -67,7 +66,7 @@ def test_a_chunk_that_is_given_back_comes_first_again() -> None:
 
 def test_a_chunk_of_a_partition_that_is_gone_is_not_taken_back() -> None:
     kit = filled(batch(0, 3))
-    queue, chunk = kit.buffer.pop()  # type: ignore[misc]
+    queue, chunk = kit.popped()
     kit.buffer.drop([tp(0)])
     kit.buffer.give_back(queue, chunk)
     assert kit.buffer.pop() is None
@@ -79,8 +78,7 @@ def test_a_seek_makes_answers_on_their_way_worthless() -> None:
     queue = kit.queue()
     asked_under = queue.version
     queue.in_flight = True
-    kit.states[0].seek(100)
-    kit.buffer.restart(tp(0))
+    kit.seek(0, 100)
     assert not queue.in_flight
     assert queue.fetch_offset == 100
     assert not kit.buffer.accept(queue, asked_under, RecordChunk(queue.context, batch(0, 3), 0))
@@ -149,8 +147,7 @@ def test_only_the_user_can_say_where_to_go_on() -> None:
     kit = Kit()
     queue = kit.queue()
     queue.undecided = KafkaException("seek")
-    kit.states[0].seek(7)
-    kit.buffer.restart(tp(0))
+    kit.seek(0, 7)
     assert queue.fetch_offset == -1
     queue.undecided = None
     kit.buffer.restart(tp(0))

@@ -36,29 +36,25 @@ def test_a_restart_gives_the_bytes_back() -> None:
 @pytest.mark.parametrize(("last", "order"), [(False, [0, 1]), (True, [1, 0])])
 def test_what_comes_back_is_first_or_last(last: bool, order: list[int]) -> None:
     kit = filled(batch(0, 3), batch(0, 3))
-    found = kit.buffer.pop()
-    assert found is not None
+    found = kit.popped()
     kit.buffer.give_back(*found, last=last)
-    assert [kit.buffer.pop()[0].tp.partition for _ in range(2)] == order  # type: ignore[index]
+    assert [kit.popped()[0].tp.partition for _ in range(2)] == order
 
 
 def test_by_default_what_comes_back_is_first() -> None:
     kit = filled(batch(0, 3), batch(0, 3))
-    found = kit.buffer.pop()
-    assert found is not None
+    found = kit.popped()
     kit.buffer.give_back(*found)
     kit.buffer.give_back(*found)  # as after an interruption in the middle of the first time
     assert kit.buffer.records == 6
-    assert [kit.buffer.pop()[0].tp.partition for _ in range(2)] == [0, 1]  # type: ignore[index]
+    assert [kit.popped()[0].tp.partition for _ in range(2)] == [0, 1]
     assert kit.buffer.pop() is None
 
 
 @pytest.mark.parametrize("good", [0, 1])
 def test_behind_damage_fetching_goes_on_when_it_was_read(good: int) -> None:
     kit = filled((batch(0, good) if good else b"") + damaged(good, 2))
-    found = kit.buffer.pop()
-    assert found is not None
-    queue, chunk = found
+    queue, chunk = kit.popped()
     assert (queue.fetch_offset, kit.buffer.pops) == (-1, 1)
     kit.buffer.used_up(queue, chunk)
     assert (queue.fetch_offset, kit.buffer.pops) == (chunk.position, 2)
@@ -68,17 +64,14 @@ def test_behind_damage_fetching_goes_on_when_it_was_read(good: int) -> None:
 
 def test_a_sound_chunk_that_is_used_up_changes_nothing() -> None:
     kit = filled(batch(0, 3))
-    found = kit.buffer.pop()
-    assert found is not None
+    found = kit.popped()
     kit.buffer.used_up(*found)
     assert (kit.queue().fetch_offset, kit.buffer.pops) == (3, 1)
 
 
 def test_fetching_stays_where_it_is_while_something_waits_behind_the_damage() -> None:
     kit = filled(damaged(0, 2))
-    found = kit.buffer.pop()
-    assert found is not None
-    queue, chunk = found
+    queue, chunk = kit.popped()
     kit.fetched(data=batch(2, 1), fetch_offset=2)
     queue.fetch_offset = -1
     kit.buffer.used_up(queue, chunk)

@@ -86,9 +86,7 @@ class TestPushedBack:
     def test_it_comes_again_and_the_position_stays_before_it(self) -> None:
         kit = filled(batch(0, 3))
         kit.take(A)
-        message = kit.collector.take(A)
-        assert message is not None
-        kit.collector.push_back(A, [message])
+        kit.refuse(A)
         assert (kit.position(), kit.finished()) == (1, 1)
         assert not kit.collector.has_in_flight()
         assert kit.take_all() == [(0, 1), (0, 2)]
@@ -136,9 +134,7 @@ class TestPushedBack:
 
     def test_of_a_held_partition_it_waits(self) -> None:
         kit = filled(batch(0, 2), batch(0, 1))
-        bad = kit.collector.take(A)
-        assert bad is not None
-        kit.collector.push_back(A, [bad])
+        kit.refuse(A)
         kit.collector.shelve()
         kit.states[0].suspended = True
         assert kit.take_all() == [(1, 0)]
@@ -147,12 +143,9 @@ class TestPushedBack:
 
     def test_after_a_seek_it_is_forgotten(self) -> None:
         kit = filled(batch(0, 2))
-        bad = kit.collector.take(A)
-        assert bad is not None
-        kit.collector.push_back(A, [bad])
+        kit.refuse(A)
         kit.collector.forget({tp(0)})
-        kit.states[0].seek(50)
-        kit.buffer.restart(tp(0))
+        kit.seek(0, 50)
         assert kit.take() is None
         assert kit.position() == 50
 
@@ -188,8 +181,7 @@ class TestInterruptions:
         kit = filled(batch(0, 10))
         kit.take()
         kit.collector.forget({tp(0)})
-        kit.states[0].seek(4)
-        kit.buffer.restart(tp(0))
+        kit.seek(0, 4)
         assert kit.take() is None
         assert kit.position() == 4
         kit.fetched(0, batch(0, 10))  # brokers answer with the whole batch

@@ -28,8 +28,7 @@ class TestWhatIsKnown:
 
     def test_it_starts_in_the_middle_of_a_batch(self) -> None:
         kit = Kit()
-        kit.states[0].seek(2)
-        kit.buffer.restart(tp(0))
+        kit.seek(0, 2)
         kit.fetched(data=batch(0, 4, leader_epoch=6))
         assert kit.states[0].leader_epoch == 6  # of offset 1, which is in that batch
 

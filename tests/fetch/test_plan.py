@@ -29,6 +29,12 @@ def plan(kit: Kit, snapshot: ClusterSnapshot | None = None, now: float = 0.0) ->
     return fp.plan_fetch(kit.buffer, list(kit.buffer), snapshot, LIMITS, now)
 
 
+def planned(kit: Kit, snapshot: ClusterSnapshot | None = None, now: float = 0.0) -> fp.FetchPlan:
+    made = plan(kit, snapshot, now)
+    assert made is not None
+    return made
+
+
 def asked(made: fp.FetchPlan | None) -> list[int]:
     assert made is not None
     return [part["partition"] for topic in made.body["topics"] for part in topic["partitions"]]
@@ -37,8 +43,7 @@ def asked(made: fp.FetchPlan | None) -> list[int]:
 class TestPlanning:
     def test_every_partition_that_wants_data_is_asked_for_once(self) -> None:
         kit = Kit(3)
-        kit.states[1].seek(42)
-        kit.buffer.restart(tp(1))
+        kit.seek(1, 42)
         made = plan(kit)
         assert asked(made) == [0, 1, 2]
         assert made is not None
@@ -83,8 +88,7 @@ class TestPlanning:
 
     def test_after_a_failure_partitions_rest(self) -> None:
         kit = Kit()
-        made = plan(kit)
-        assert made is not None
+        made = planned(kit)
         made.release(10.0)
         assert plan(kit, now=9.9) is None
         assert asked(plan(kit, now=10.0)) == [0]
@@ -92,8 +96,7 @@ class TestPlanning:
     def test_after_an_answer_that_was_too_large_each_is_asked_alone(self) -> None:
         """A broker sends the first batch whole, however large (KIP-74): this finds the partition that it is of."""
         kit = Kit(3)
-        made = plan(kit)
-        assert made is not None
+        made = planned(kit)
         assert made.separate() is None
         for number in range(2):
             alone = plan(kit)
@@ -102,8 +105,7 @@ class TestPlanning:
             assert alone.body["max_wait_ms"] == 0, "the others are waiting"
             alone.release()
             alone.answered()
-        alone = plan(kit)
-        assert alone is not None
+        alone = planned(kit)
         line = alone.separate()
         assert line is not None
         assert line.queue.tp == tp(2)
@@ -112,8 +114,7 @@ class TestPlanning:
     def test_a_failure_says_nothing_about_a_partition_that_has_moved_on(self) -> None:
         kit = Kit()
         made = plan(kit)
-        kit.states[0].seek(7)
-        kit.buffer.restart(tp(0))
+        kit.seek(0, 7)
         assert made is not None
         made.release(10.0)
         assert asked(plan(kit)) == [0]
@@ -130,8 +131,7 @@ class TestPlanning:
 
 
 def read(kit: Kit, code: int = 0, records: Any = None, partition: int = 0, **fields: Any) -> list[fp.PartitionResult]:
-    made = plan(kit)
-    assert made is not None
+    made = planned(kit)
     part = {"partition_index": partition, "error_code": code, "records": records, **fields}
     return fp.read_answer(made, {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}, LIMITS)
 
@@ -163,8 +163,7 @@ class TestOffsetLookUps:
 def test_an_answer_by_name_to_a_request_by_id() -> None:
     """Kafka 2.8 to 3.0 tell topic ids in their metadata, and know a Fetch by names only."""
     kit = Kit()
-    made = plan(kit)
-    assert made is not None
+    made = planned(kit)
     part = {"partition_index": 0, "error_code": 0, "records": batch(0, 1)}
     answer = {"responses": [{"topic": TOPIC, "topic_id": bytes(16), "partitions": [part]}]}
     (result,) = fp.read_answer(made, answer, LIMITS)

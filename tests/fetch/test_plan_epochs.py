@@ -6,8 +6,8 @@ from typing import Any
 
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch import request
-from tests.fetch.kit import Kit, batch, damaged, filled, tp
-from tests.fetch.test_plan import LIMITS, cluster, plan
+from tests.fetch.kit import Kit, batch, damaged, filled
+from tests.fetch.test_plan import LIMITS, cluster, plan, planned
 
 
 def part_asked(made: fp.FetchPlan | None) -> dict[str, Any]:
@@ -26,8 +26,7 @@ class TestEpochs:
 
     def test_a_seek_forgets_it(self) -> None:
         kit = filled(batch(0, 3, leader_epoch=5))
-        kit.states[0].seek(1)
-        kit.buffer.restart(tp(0))
+        kit.seek(0, 1)
         assert part_asked(plan(kit))["last_fetched_epoch"] == -1
 
     def test_nothing_is_claimed_behind_damage(self) -> None:
@@ -36,8 +35,7 @@ class TestEpochs:
 
     def test_old_brokers_are_not_told(self) -> None:
         kit = filled(batch(0, 3, leader_epoch=5))
-        made = plan(kit)
-        assert made is not None
+        made = planned(kit)
         request.forget_epochs(made.body["topics"])
         assert part_asked(made)["last_fetched_epoch"] == -1
 
