@@ -16,6 +16,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing import MemoryBroker
 from tests.lockwatch import Watch, WatchedHandler, constructed, table, watch_network, watched_simulation
+from tests.memory import memory_broker
 from tests.simulation.kernel import Kernel, Process
 from tests.simulation.plan import make_plan
 from tests.simulation.simulate import simulate
@@ -46,12 +47,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return watch
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 4}) as broker:
-        for number in range(4):
-            broker.produce(TOPIC, [b"%d" % n for n in range(20)], partition=number)
-        yield broker
+broker = memory_broker({TOPIC: 4}, [b"%d" % n for n in range(20)], range(4))
 
 
 @pytest.fixture

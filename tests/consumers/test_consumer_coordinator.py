@@ -20,17 +20,13 @@ from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignmen
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import MemoryBroker
 from tests.memberkit import TOPIC, Member, forbid_describing, grow
+from tests.memory import memory_broker
 from tests.waiting import until
 
 T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))
 EAGER, COOPERATIVE = (RangePartitionAssignor,), (CooperativeStickyPartitionAssignor,)
 Make = Callable[..., Member]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2, "stranger": 1}) as made:
-        yield made
+broker = memory_broker({TOPIC: 2, "stranger": 1})
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -15,17 +15,12 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
 TOPIC = TopicPartition("orders", 0)
 KINDS = ["threads", "greenlets", "rdkafka"]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        made.produce("orders", [b"%d" % n for n in range(8)])
-        yield made
+broker = memory_broker({"orders": 1}, [b"%d" % n for n in range(8)])
 
 
 def consumer_of(broker: MemoryBroker, kind: str = "threads", **more: Any) -> ManagedBalancedConsumer:

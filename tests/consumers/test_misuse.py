@@ -9,7 +9,6 @@ import logging
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,15 +20,11 @@ from managedconsumer.runtime.engine import accelerator
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire import records
+from tests.memory import memory_broker
 
 NOWHERE = "127.0.0.1:1"
 KINDS: list[Any] = [ManagedBalancedConsumer, BalancedConsumer, SimpleConsumer]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2, "bills": 1}) as broker:
-        yield broker
+broker = memory_broker({"orders": 2, "bills": 1})
 
 
 def refusal(kind: Any, **options: Any) -> str:

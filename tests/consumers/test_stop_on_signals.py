@@ -19,18 +19,13 @@ import pytest
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer, TopicPartition, stop_on_signals
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 TOPIC = TopicPartition("orders", 0)
 KINDS = ["threads", "greenlets", "rdkafka"]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        made.produce("orders", [b"%d" % n for n in range(200)])
-        yield made
+broker = memory_broker({"orders": 1}, [b"%d" % n for n in range(200)])
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,13 +18,9 @@ from managedconsumer import (
 )
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as broker:
-        broker.produce("orders", [b"good", b"bad", b"good"], partition=1)
-        yield broker
+broker = memory_broker({"orders": 2}, [b"good", b"bad", b"good"], [1])
 
 
 class Mistake(Exception):

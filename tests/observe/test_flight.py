@@ -22,6 +22,7 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.observe.flight import FlightRecorder, lines_of
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
 Made = Callable[..., FlightRecorder]
@@ -46,10 +47,7 @@ def recorder(path: Path) -> Iterator[Made]:
         each.close()
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as made:
-        yield made
+broker = memory_broker({"orders": 2})
 
 
 def event(number: int) -> GroupEvent:

@@ -16,15 +16,11 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer, PartitionProgress, SimpleConsumer, TopicPartition
 from managedconsumer.fetch import stuck
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
 Open = Callable[..., Any]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1, "bills": 1}) as made:
-        yield made
+broker = memory_broker({"orders": 1, "bills": 1})
 
 
 @pytest.fixture

@@ -19,16 +19,12 @@ from managedconsumer.observe.metrics import Metrics
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.records.encode import Record
+from tests.memory import memory_broker
 from tests.waiting import until
 
 TOPIC = "orders"
 LONG = 60.0
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2}) as broker:
-        yield broker
+broker = memory_broker({TOPIC: 2})
 
 
 def fill(broker: MemoryBroker, keys: list[str | None], partition: int = 0) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol, RoundRobinProtocol
 from managedconsumer.coordinator.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.testing.memorykit import GROUP, TOPIC, numbers, values
 from tests.waiting import until
 
@@ -20,13 +20,7 @@ pytestmark = pytest.mark.usefixtures("short_pauses")
 
 HEARTBEAT, JOIN = "ConsumerGroupHeartbeat", "JoinGroup"
 UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 35, 69
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 4}, heartbeat_interval_ms=20) as made:
-        made.produce(TOPIC, numbers(8))
-        yield made
+broker = memory_broker({TOPIC: 4}, numbers(8), heartbeat_interval_ms=20)
 
 
 def member(broker: MemoryBroker, protocol: Any = None, **more: Any) -> ManagedBalancedConsumer:

@@ -21,6 +21,7 @@ from managedconsumer.runtime.waiting.conditions import WakeupFd
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire import records
+from tests.memory import memory_broker
 from tests.waiting import until
 
 TOPIC = "orders"
@@ -48,10 +49,7 @@ class Reader:
             self.error = error
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2}) as broker:
-        yield broker
+broker = memory_broker({TOPIC: 2})
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from managedconsumer import errors as err
 from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
@@ -40,11 +41,7 @@ class Slow:
         monkeypatch.setattr(Assignment, "fence", slowly)
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"t": 1}) as made:
-        made.produce("t", [b"%d" % number for number in range(COUNT)])
-        yield made
+broker = memory_broker({"t": 1}, [b"%d" % number for number in range(COUNT)])
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,17 +12,12 @@ from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.protocol import schemas
+from tests.memory import memory_broker
 from tests.waiting import until
 
 TOPIC, GROUP = "orders", "billing"
 READ = TopicPartition(TOPIC, 0)
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2}) as made:
-        made.produce(TOPIC, [b"v"] * 5, partition=0)
-        yield made
+broker = memory_broker({TOPIC: 2}, [b"v"] * 5, [0])
 
 
 def member(broker: MemoryBroker) -> ManagedBalancedConsumer:
