@@ -6,7 +6,7 @@ import gc
 import logging
 import re
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +19,7 @@ from managedconsumer.coordinator.consumer import ConsumerCoordinator
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import MemoryBroker
+from tests.conftest import Ended
 from tests.memberkit import TOPIC, Member, forbid_describing, grow
 from tests.memory import memory_broker
 from tests.waiting import until
@@ -30,16 +31,11 @@ broker = memory_broker({TOPIC: 2, "stranger": 1})
 
 
 @pytest.fixture
-def make(broker: MemoryBroker) -> Iterator[Make]:
-    made: list[Member] = []
-
+def make(broker: MemoryBroker, ended: Ended) -> Make:
     def new(*topics: str, **options: Any) -> Member:
-        made.append(Member(broker, list(topics) or [TOPIC], **options))
-        return made[-1]
+        return ended(Member(broker, list(topics) or [TOPIC], **options))
 
-    yield new
-    for member in made:
-        member.close()
+    return new
 
 
 @pytest.mark.parametrize("assignors", [EAGER, COOPERATIVE])

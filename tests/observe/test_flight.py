@@ -22,6 +22,7 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.observe.flight import FlightRecorder, lines_of
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
+from tests.conftest import Ended
 from tests.memory import memory_broker
 from tests.waiting import until
 
@@ -34,17 +35,13 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def recorder(path: Path) -> Iterator[Made]:
-    made: list[FlightRecorder] = []
-
+def recorder(path: Path, ended: Ended) -> Made:
     def make(size: int = 4096) -> FlightRecorder:
-        made.append(FlightRecorder(path, ThreadingHandler(), size))
-        made[-1].open()
-        return made[-1]
+        made = ended(FlightRecorder(path, ThreadingHandler(), size))
+        made.open()
+        return made
 
-    yield make
-    for each in made:
-        each.close()
+    return make
 
 
 broker = memory_broker({"orders": 2})

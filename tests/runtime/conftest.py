@@ -14,6 +14,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
 from managedconsumer.wire.protocol import schemas
+from tests.conftest import Ended
 from tests.runtime.peers import HEARTBEAT, Script, ScriptedBroker, scripted
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 
@@ -27,17 +28,13 @@ def handler(request: pytest.FixtureRequest) -> Handler:
 
 
 @pytest.fixture
-def new_connection(handler: Handler) -> Iterator[Connect]:
+def new_connection(handler: Handler, ended: Ended) -> Connect:
     """Makes connections (not connected yet) that are closed at the end of the test."""
-    made: list[Connection] = []
 
     def make(port: int, host: str = "127.0.0.1", **settings: Any) -> Connection:
-        made.append(Connection(host, port, handler, ConnectionSettings(**settings)))
-        return made[-1]
+        return ended(Connection(host, port, handler, ConnectionSettings(**settings)))
 
-    yield make
-    for connection in made:
-        connection.close()
+    return make
 
 
 class Dial:

@@ -17,6 +17,7 @@ from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import schemas
+from tests.conftest import Ended
 from tests.runtime.beside import Beside
 from tests.runtime.silent_proxy import SilentProxyBroker
 from tests.waiting import until
@@ -26,17 +27,13 @@ FROZEN, ALIVE = 1, 2
 
 
 @pytest.fixture
-def make_broker() -> Iterator[Callable[[], SilentProxyBroker]]:
-    made: list[SilentProxyBroker] = []
-
+def make_broker(ended: Ended) -> Callable[[], SilentProxyBroker]:
     def make() -> SilentProxyBroker:
-        made.append(SilentProxyBroker({TOPIC: 2}))
-        made[-1].start()
-        return made[-1]
+        made = ended(SilentProxyBroker({TOPIC: 2}))
+        made.start()
+        return made
 
-    yield make
-    for broker in made:
-        broker.close()
+    return make
 
 
 @pytest.fixture

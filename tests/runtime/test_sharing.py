@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
+from tests.conftest import Ended
 from tests.runtime.beside import UNKNOWN_MEMBER, Beside, beat
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 from tests.waiting import until
@@ -173,10 +173,8 @@ def test_a_topic_that_is_gone_does_not_come_back_with_a_late_answer() -> None:
 
 
 @pytest.fixture
-def link(cluster: Cluster) -> Iterator[CoordinatorLink]:
-    link = CoordinatorLink(cluster, "billing")
-    yield link
-    link.close()
+def link(cluster: Cluster, ended: Ended) -> CoordinatorLink:
+    return ended(CoordinatorLink(cluster, "billing"))
 
 
 def test_committed_offsets_are_found_while_a_commit_has_no_answer(

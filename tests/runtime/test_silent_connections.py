@@ -18,6 +18,7 @@ from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import NO_GENERATION
+from tests.conftest import Ended
 from tests.runtime.beside import UNKNOWN_MEMBER, Beside, beat
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker, Wire
 from tests.waiting import until
@@ -27,12 +28,9 @@ TIMEOUT, SESSION = 300, 450
 
 
 @pytest.fixture
-def member(broker: SilentProxyBroker) -> Iterator[Callable[..., ManagedBalancedConsumer]]:
-    made: list[Any] = []
-
+def member(broker: SilentProxyBroker, ended: Ended) -> Iterator[Callable[..., ManagedBalancedConsumer]]:
     def make(**options: Any) -> ManagedBalancedConsumer:
-        client = KafkaClient(broker.bootstrap, socket_timeout_ms=TIMEOUT)
-        made.append(client)
+        client = ended(KafkaClient(broker.bootstrap, socket_timeout_ms=TIMEOUT))
         given = {
             "consumer_timeout_ms": 5000,
             "auto_offset_reset": "earliest",
@@ -41,13 +39,10 @@ def member(broker: SilentProxyBroker) -> Iterator[Callable[..., ManagedBalancedC
             "rebalance_timeout_ms": 60000,
             **options,
         }
-        made.append(ManagedBalancedConsumer(TOPIC, client.cluster, "billing", **given))
-        return made[-1]
+        return ended(ManagedBalancedConsumer(TOPIC, client.cluster, "billing", **given))
 
     yield make
     broker.choose = lambda _wire, _name: False
-    for each in reversed(made):
-        each.stop() if hasattr(each, "stop") else each.close()
 
 
 def _once(name: str) -> Callable[[Wire, str], bool]:
