@@ -318,7 +318,7 @@ class Ended(Protocol):
 
 @pytest.fixture
 def ended() -> Iterator[Ended]:
-    """``ended(consumer)``: the same, which is closed or stopped at the end of the test; the newest is the first."""
+    """``ended(consumer)``: the same, which is closed at the end of the test; the newest is the first."""
     made: list[Any] = []
 
     def end(each: T) -> T:
@@ -327,7 +327,7 @@ def ended() -> Iterator[Ended]:
 
     yield end
     for each in reversed(made):
-        each.close() if hasattr(each, "close") else each.stop()
+        each.close()
 
 
 @pytest.fixture
