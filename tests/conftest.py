@@ -13,7 +13,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -24,6 +24,8 @@ from managedconsumer.testing import DevBroker, DevBrokerError
 from managedconsumer.testing.kafka._node import Node
 from managedconsumer.wire.protocol import schemas
 from tests.open_directory import open_directory
+
+T = TypeVar("T")
 
 UNKNOWN_TOPIC = 3
 #: The releases of the shared brokers, the newest first.
@@ -306,6 +308,26 @@ def postgresql() -> Iterator[Any]:
             server = pgserver.get_server(data, cleanup_mode="stop")
         yield server
         server.cleanup()
+
+
+class Ended(Protocol):
+    """See the fixture ``ended``."""
+
+    def __call__(self, each: T) -> T: ...
+
+
+@pytest.fixture
+def ended() -> Iterator[Ended]:
+    """``ended(consumer)``: the same, which is closed at the end of the test; the newest is the first."""
+    made: list[Any] = []
+
+    def end(each: T) -> T:
+        made.append(each)
+        return each
+
+    yield end
+    for each in reversed(made):
+        each.close()
 
 
 @pytest.fixture

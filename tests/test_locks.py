@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +15,9 @@ from managedconsumer.runtime.cluster import sharing
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 from managedconsumer.testing import MemoryBroker
+from tests.conftest import Ended
 from tests.lockwatch import Watch, WatchedHandler, constructed, table, watch_network, watched_simulation
+from tests.memory import memory_broker
 from tests.simulation.kernel import Kernel, Process
 from tests.simulation.plan import make_plan
 from tests.simulation.simulate import simulate
@@ -46,18 +48,11 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return watch
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 4}) as broker:
-        for number in range(4):
-            broker.produce(TOPIC, [b"%d" % n for n in range(20)], partition=number)
-        yield broker
+broker = memory_broker({TOPIC: 4}, [b"%d" % n for n in range(20)], range(4))
 
 
 @pytest.fixture
-def make(broker: MemoryBroker, watch: Watch) -> Iterator[Callable[..., Any]]:
-    made: list[Any] = []
-
+def make(broker: MemoryBroker, watch: Watch, ended: Ended) -> Callable[..., Any]:
     def new(kind: type[Any], *group: Any, **options: Any) -> Any:
         class Deserializing:
             def __call__(self, value: Any, key: Any) -> Any:
@@ -66,13 +61,9 @@ def make(broker: MemoryBroker, watch: Watch) -> Iterator[Callable[..., Any]]:
 
         cluster = Cluster(parse_bootstrap(broker.bootstrap), WatchedHandler(watch))
         given = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 50, "auto_commit_enable": True, **options}
-        consumer = kind(TOPIC, cluster, *group, deserializer=Deserializing(), auto_start=False, **given)
-        made.append(consumer)
-        return consumer
+        return ended(kind(TOPIC, cluster, *group, deserializer=Deserializing(), auto_start=False, **given))
 
-    yield new
-    for consumer in made:
-        consumer.stop()
+    return new
 
 
 def test_a_simple_consumer(make: Callable[..., Any], watch: Watch) -> None:

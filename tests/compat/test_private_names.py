@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from itertools import islice
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 import managedconsumer
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, OffsetType, SimpleConsumer, TopicPartition
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -20,12 +21,7 @@ with warnings.catch_warnings():
     import pykafka
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as broker:
-        for partition in range(2):
-            broker.produce("orders", [b"%d" % offset for offset in range(100)], partition=partition)
-        yield broker
+broker = memory_broker({"orders": 2}, [b"%d" % offset for offset in range(100)], [0, 1])
 
 
 def test_the_last_messages_of_a_topic_as_in_pykafkas_usage_guide(broker: MemoryBroker) -> None:

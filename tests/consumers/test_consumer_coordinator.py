@@ -5,9 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 import re
-import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,30 +19,23 @@ from managedconsumer.coordinator.consumer import ConsumerCoordinator
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import MemoryBroker
+from tests.conftest import Ended
 from tests.memberkit import TOPIC, Member, forbid_describing, grow
+from tests.memory import memory_broker
+from tests.waiting import until
 
 T0, T1, T2 = (TopicPartition(TOPIC, number) for number in range(3))
 EAGER, COOPERATIVE = (RangePartitionAssignor,), (CooperativeStickyPartitionAssignor,)
 Make = Callable[..., Member]
+broker = memory_broker({TOPIC: 2, "stranger": 1})
 
 
 @pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2, "stranger": 1}) as made:
-        yield made
-
-
-@pytest.fixture
-def make(broker: MemoryBroker) -> Iterator[Make]:
-    made: list[Member] = []
-
+def make(broker: MemoryBroker, ended: Ended) -> Make:
     def new(*topics: str, **options: Any) -> Member:
-        made.append(Member(broker, list(topics) or [TOPIC], **options))
-        return made[-1]
+        return ended(Member(broker, list(topics) or [TOPIC], **options))
 
-    yield new
-    for member in made:
-        member.close()
+    return new
 
 
 @pytest.mark.parametrize("assignors", [EAGER, COOPERATIVE])
@@ -163,10 +155,7 @@ def test_an_expelled_member_commits_nothing_and_tells_it_once(broker: MemoryBrok
     member.coordinator.ensure_active_group(5)
     member.finish(T0, 7)
     broker.evict("g")
-    deadline = time.monotonic() + 10
-    while not member.coordinator.need_rejoin():  # a heartbeat tells
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(member.coordinator.need_rejoin)  # a heartbeat tells
     assert member.coordinator.ensure_active_group(3), "it joins again at once"
     assert [what for what, _ in member.listener.calls] == ["assigned", "lost", "assigned"]
     assert broker.committed("g") == {}

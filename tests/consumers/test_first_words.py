@@ -16,6 +16,7 @@ from managedconsumer import errors as err
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import GEventHandler, ThreadingHandler
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.runtime.peers import Peer, scripted
 
 #: As confluent-kafka takes them.
@@ -44,11 +45,7 @@ def test_the_warning_of_a_base_names_the_users_line() -> None:
     assert warned[0].filename == __file__
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        made.produce("orders", [b"a", b"b"])
-        yield made
+broker = memory_broker({"orders": 1}, [b"a", b"b"])
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,9 @@ from managedconsumer.coordinator.history import GroupEvent
 from managedconsumer.errors import ConsumerStoppedException
 from managedconsumer.observe.recorder import Recorder
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        made.produce("orders", [b"%d" % n for n in range(10)])
-        yield made
+broker = memory_broker({"orders": 1}, [b"%d" % n for n in range(10)])
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import gevent
@@ -15,16 +15,12 @@ import pytest
 
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
+from tests.waiting import until
 
 TOPIC = TopicPartition("orders", 0)
 KINDS = ["threads", "greenlets", "rdkafka"]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        made.produce("orders", [b"%d" % n for n in range(8)])
-        yield made
+broker = memory_broker({"orders": 1}, [b"%d" % n for n in range(8)])
 
 
 def consumer_of(broker: MemoryBroker, kind: str = "threads", **more: Any) -> ManagedBalancedConsumer:
@@ -280,10 +276,7 @@ def test_a_loop_that_an_exception_ends_leaves_no_waiting_thread(broker: MemoryBr
     gc.disable()
     try:
         asyncio.run(main())
-        deadline = time.monotonic() + 5
-        while _waiting_threads():
-            assert time.monotonic() < deadline, _waiting_threads()
-            time.sleep(0.01)
+        until(lambda: not _waiting_threads())
     finally:
         gc.enable()
 

@@ -14,19 +14,14 @@ import pytest
 from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
 # Most of these start a program of their own, or wait for the end of a session.
 pytestmark = pytest.mark.slow
 
 COUNT = 40
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        made.produce("orders", [b"%d" % n for n in range(COUNT)])
-        yield made
+broker = memory_broker({"orders": 1}, [b"%d" % n for n in range(COUNT)])
 
 
 def simple(broker: MemoryBroker, **more: Any) -> Any:

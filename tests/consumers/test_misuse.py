@@ -9,7 +9,6 @@ import logging
 import multiprocessing
 import pickle
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,15 +20,11 @@ from managedconsumer.runtime.engine import accelerator
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire import records
+from tests.memory import memory_broker
 
 NOWHERE = "127.0.0.1:1"
 KINDS: list[Any] = [ManagedBalancedConsumer, BalancedConsumer, SimpleConsumer]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2, "bills": 1}) as broker:
-        yield broker
+broker = memory_broker({"orders": 2, "bills": 1})
 
 
 def refusal(kind: Any, **options: Any) -> str:
@@ -110,18 +105,14 @@ def test_a_consumer_that_multiprocessing_is_to_carry_over_says_so() -> None:
 class TestNotRunning:
     CALLS: Any = (lambda c: c.consume(), lambda c: c.commit_offsets(), lambda c: c.position(0), lambda c: next(iter(c)))
 
-    def test_before_the_start(self, kind: Any) -> None:
-        consumer = kind("t", NOWHERE, "g", auto_start=False)
-        for call in self.CALLS:
-            with pytest.raises(ConsumerStoppedException, match=r"not running: call start\(\) first"):
-                call(consumer)
-
-    def test_after_a_stop(self, kind: Any, broker: MemoryBroker) -> None:
-        consumer = kind("orders", broker.bootstrap, "g")
-        consumer.stop()
-        for call in self.CALLS:
-            with pytest.raises(ConsumerStoppedException, match=r"was stopped; start\(\) starts it again"):
-                call(consumer)
+    def test_before_the_start_and_after_a_stop(self, kind: Any, broker: MemoryBroker) -> None:
+        consumer = kind("orders", broker.bootstrap, "g", auto_start=False)
+        for said in (r"not running: call start\(\) first", r"was stopped; start\(\) starts it again"):
+            for call in self.CALLS:
+                with pytest.raises(ConsumerStoppedException, match=said):
+                    call(consumer)
+            consumer.start()
+            consumer.stop()
 
     def test_when_another_thread_stops_it(self, kind: Any, broker: MemoryBroker) -> None:
         """The thread that waits in ``consume()`` never stopped anything: "call start() first" would puzzle it."""

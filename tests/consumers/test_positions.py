@@ -13,6 +13,7 @@ from managedconsumer import errors as err
 from managedconsumer.consumers import life, positioning
 from managedconsumer.fetch import leader
 from managedconsumer.runtime.engine import positions
+from tests.conftest import Ended
 from tests.spoiled import SpoiledBroker, partitions_of
 from tests.waiting import until
 
@@ -38,22 +39,17 @@ def short_rest(short_pauses: None, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def opened(broker: SpoiledBroker) -> Iterator[Open]:
+def opened(broker: SpoiledBroker, ended: Ended) -> Open:
     """``opened(kind, **options)``: a started consumer of either class; stopped at the end of the test."""
-    made: list[Any] = []
 
     def open_one(kind: str, **options: Any) -> Any:
         options = {"consumer_timeout_ms": 5000, "consumer_group": GROUP, **options}
         if kind == "simple":
-            made.append(SimpleConsumer(TOPIC, broker.bootstrap, **options))
-        else:
-            more = {"heartbeat_interval_ms": 50, "membership_protocol": kind}
-            made.append(ManagedBalancedConsumer(TOPIC, broker.bootstrap, **more, **options))
-        return made[-1]
+            return ended(SimpleConsumer(TOPIC, broker.bootstrap, **options))
+        more = {"heartbeat_interval_ms": 50, "membership_protocol": kind}
+        return ended(ManagedBalancedConsumer(TOPIC, broker.bootstrap, **more, **options))
 
-    yield open_one
-    for consumer in made:
-        consumer.stop()
+    return open_one
 
 
 class TestKnownAtStart:

@@ -15,6 +15,7 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.stopkit import run
 from tests.waiting import until
 
@@ -25,13 +26,7 @@ pytestmark = pytest.mark.slow
 AT_ONCE = 3.0
 IMPLEMENTATIONS = ["python", "cython", "rdkafka"]
 OnTerm = Callable[[Callable[[], None]], list[float]]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        made.produce("orders", [b"%d" % n for n in range(100)])
-        yield made
+broker = memory_broker({"orders": 1}, [b"%d" % n for n in range(100)])
 
 
 @pytest.fixture
@@ -231,7 +226,7 @@ def test_stop_and_exit_in_a_handler_while_nothing_comes(impl: str) -> None:
     )
 
 
-def test_an_event_loop_that_a_plain_flightler_interrupts(broker: MemoryBroker, on_term: OnTerm) -> None:
+def test_an_event_loop_that_a_plain_handler_interrupts(broker: MemoryBroker, on_term: OnTerm) -> None:
     async def main() -> int:
         consumer = await asyncio.to_thread(ManagedBalancedConsumer, "orders", broker.bootstrap, "g")
         take, took, count = consumer._session.engine.collector.take_for_task, on_term(consumer.stop), 0

@@ -19,6 +19,7 @@ from managedconsumer.errors import ConfigurationError, RegistryError
 from managedconsumer.testing import MemoryBroker
 from tests import registries
 from tests.decoding.test_framed import serialized, shop
+from tests.memory import memory_broker
 from tests.registries import framed
 
 pa = pytest.importorskip("pyarrow")
@@ -37,10 +38,7 @@ def avro(schema: Any, **record: Any) -> bytes:
     return out.getvalue()
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        yield made
+broker = memory_broker({"orders": 1})
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,13 +18,9 @@ from managedconsumer import (
 )
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as broker:
-        broker.produce("orders", [b"good", b"bad", b"good"], partition=1)
-        yield broker
+broker = memory_broker({"orders": 2}, [b"good", b"bad", b"good"], [1])
 
 
 class Mistake(Exception):
@@ -42,7 +38,7 @@ def check(error: BaseException, expected: str, caplog: pytest.LogCaptureFixture)
     if sys.version_info >= (3, 11):
         assert expected in error.__notes__
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert f"{expected}: Mistake: {error}" in lines
+    assert f"{expected}: {type(error).__name__}: {error}" in lines
 
 
 def by_consume(consumer: Any) -> None:
@@ -72,23 +68,34 @@ def by_async_for(consumer: Any) -> None:
 def test_a_deserializer(
     kind: Any, read: Callable[[Any], None], broker: MemoryBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    consumer = kind("orders", broker.bootstrap, "g", deserializer=refuse_bad, consumer_timeout_ms=1000)
-    try:
+    with kind("orders", broker.bootstrap, "g", deserializer=refuse_bad, consumer_timeout_ms=1000) as consumer:
         with pytest.raises(Mistake) as caught:
             read(consumer)
-    finally:
-        consumer.stop()
-    check(caught.value, "raised by the deserializer for orders-1 at offset 1", caplog)
+        check(caught.value, "raised by the deserializer for orders-1 at offset 1", caplog)
+        with pytest.raises(Mistake):
+            consumer.consume()  # the same message again
 
 
-@pytest.mark.parametrize("answer", ["ignore", None, True, "SKIP"])
-def test_an_answer_of_on_error_that_means_nothing(answer: Any, broker: MemoryBroker) -> None:
-    options: Any = {"deserializer": refuse_bad, "on_error": lambda error, message: answer, "consumer_timeout_ms": 1000}
+@pytest.mark.parametrize("read", [by_consume, by_batches, by_async_for])
+@pytest.mark.parametrize("answer", ["ignore", None, True, "SKIP", Mistake("a bug")])
+def test_an_answer_of_on_error_that_means_nothing(
+    answer: Any, read: Callable[[Any], None], broker: MemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    def on_error(_error: Exception, _message: Any) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    options: Any = {"deserializer": refuse_bad, "on_error": on_error, "consumer_timeout_ms": 1000}
     with SimpleConsumer("orders", broker.bootstrap, **options) as consumer:
-        with pytest.raises(ConfigurationError) as caught:
-            list(consumer)
-        assert str(caught.value) == f"what on_error returns must be 'raise' or 'skip', not {answer!r}"
-        assert isinstance(caught.value.__cause__, Mistake)
+        with pytest.raises((ConfigurationError, Mistake)) as caught:
+            read(consumer)
+        if isinstance(answer, Exception):
+            assert caught.value is answer
+        else:
+            assert str(caught.value) == f"what on_error returns must be 'raise' or 'skip', not {answer!r}"
+            assert isinstance(caught.value.__cause__, Mistake)
+        check(caught.value, "raised by on_error for orders-1 at offset 1", caplog)
         assert consumer.position(1) == 1  # nothing was skipped
 
 
@@ -118,15 +125,10 @@ class FailingAsync(AsyncConsumerRebalanceListener):
 def test_a_listener(
     listener: Any, read: Callable[[Any], None], broker: MemoryBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    consumer = ManagedBalancedConsumer(
-        "orders", broker.bootstrap, "g", listener=listener(), consumer_timeout_ms=1000, auto_start=False
-    )
-    consumer.start()
-    try:
-        with pytest.raises(Mistake) as caught:
-            read(consumer)
-    finally:
-        consumer.stop()
+    options: Any = {"listener": listener(), "consumer_timeout_ms": 1000, "auto_start": False}
+    consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", **options)
+    with consumer, pytest.raises(Mistake) as caught:
+        read(consumer)
     check(caught.value, "raised by the listener's on_partitions_assigned(orders-0, orders-1)", caplog)
 
 
@@ -135,9 +137,6 @@ def test_a_post_rebalance_callback(broker: MemoryBroker, caplog: pytest.LogCaptu
         raise Mistake("no database")
 
     consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", post_rebalance_callback=callback)
-    try:
-        with pytest.raises(Mistake) as caught:
-            consumer.consume()
-    finally:
-        consumer.stop()
+    with consumer, pytest.raises(Mistake) as caught:
+        consumer.consume()
     check(caught.value, "raised by post_rebalance_callback, old={}, new={0: -2, 1: -2}", caplog)

@@ -29,6 +29,11 @@ def told(events: Iterable[ev.Event]) -> list[str]:
     ]
 
 
+def kinds(lines: Iterable[str]) -> list[str]:
+    """The told events by their classes, without the transitions."""
+    return [line.split()[0] for line in lines if not line.startswith("Transition")]
+
+
 class ManualTime:
     """The clock that a machine is made with. It must not be read later: the driver hands every moment in."""
 
@@ -49,6 +54,13 @@ class Classic:
         settings = {"group_id": "g", "session_timeout_ms": 10000, "heartbeat_interval_ms": 3000, **config}
         self.machine = Membership(MembershipConfig(**settings), lambda: [("range", b"meta")], lambda: 0.5, self.time)
         self.time.made = True
+
+    @classmethod
+    def at(cls, state: MemberState, **config: Any) -> Classic:
+        """One that has gone the ordinary way until ``state``."""
+        made = cls(**config)
+        made.reach(state)
+        return made
 
     @property
     def now(self) -> float:
@@ -83,8 +95,14 @@ class Classic:
         fields = {"generation_id": generation, "protocol_name": "range", "leader": leader, "member_id": "me"}
         return self.answer(self.request(), **{**fields, "members": [], **more})
 
-    def sync(self) -> list[str]:
-        return self.answer(self.request(), assignment=b"share")
+    def sync(self, share: bytes = b"share") -> list[str]:
+        return self.answer(self.request(), assignment=share)
+
+    def rejoin(self, holding: bool = False) -> None:
+        """Begin another rebalance, up to the join."""
+        self.machine.request_rejoin("test")
+        self.poll()
+        self.prepare(holding)
 
     def reach(self, state: MemberState, generation: int = 1, holding: bool = False) -> None:
         """Go the ordinary way until ``state``; a member that is there already stays."""
@@ -114,13 +132,24 @@ class Modern:
         self.topics = ["t"]
         self._ids = iter(range(1, 100))
         self.machine = ConsumerGroupMembership(
-            MembershipConfig("g", **config),
-            lambda: self.topics,
-            lambda: 0.5,
-            self.time,
-            lambda: f"id{next(self._ids)}",
+            MembershipConfig("g", **config), lambda: self.topics, lambda: 0.5, self.time, lambda: f"id{next(self._ids)}"
         )
         self.time.made = True
+
+    @classmethod
+    def joining(cls, **config: Any) -> Modern:
+        """One that is about to send its join."""
+        made = cls(**config)
+        made.begin()
+        return made
+
+    @classmethod
+    def stable(cls, *share: int, due: bool = False, **config: Any) -> Modern:
+        """One with this share. ``due``: it is time for a heartbeat."""
+        made = cls(**config)
+        made.to_stable(list(share))
+        made.wait(5.0 if due else 0.0)
+        return made
 
     @property
     def now(self) -> float:

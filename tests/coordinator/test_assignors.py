@@ -27,12 +27,7 @@ from managedconsumer.coordinator.protocol import (
 )
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
 
-ALL = [
-    RangePartitionAssignor,
-    RoundRobinPartitionAssignor,
-    StickyPartitionAssignor,
-    CooperativeStickyPartitionAssignor,
-]
+ALL = [RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAssignor, CooperativeStickyPartitionAssignor]
 STICKY = [StickyPartitionAssignor, CooperativeStickyPartitionAssignor]
 Owned = dict[str, set[TopicPartition]]
 
@@ -207,11 +202,18 @@ def test_any_claims_racks_and_subscriptions(assignor: type[AbstractPartitionAssi
         assert not same or assignor is CooperativeStickyPartitionAssignor or max(sizes) - min(sizes) <= 1
 
 
-def test_range_gives_runs_and_keeps_topics_together() -> None:
-    members = {name: subscribe(RangePartitionAssignor, ["t0", "t1"]) for name in ("C1", "C0")}
-    assert RangePartitionAssignor.assign(Topics(t0=3, t1=3), members) == {
-        "C0": ConsumerProtocolMemberAssignment(0, [("t0", [0, 1]), ("t1", [0, 1])], b""),
-        "C1": ConsumerProtocolMemberAssignment(0, [("t0", [2]), ("t1", [2])], b""),
+@pytest.mark.parametrize(
+    ("assignor", "first", "second"),
+    [
+        (RangePartitionAssignor, [("t0", [0, 1]), ("t1", [0, 1])], [("t0", [2]), ("t1", [2])]),  # runs of each topic
+        (RoundRobinPartitionAssignor, [("t0", [0, 2]), ("t1", [1])], [("t0", [1]), ("t1", [0, 2])]),  # in turn over all
+    ],
+)
+def test_how_partitions_are_dealt(assignor: type[AbstractPartitionAssignor], first: Any, second: Any) -> None:
+    members = {name: subscribe(assignor, ["t0", "t1"]) for name in ("C1", "C0")}
+    assert assignor.assign(Topics(t0=3, t1=3), members) == {
+        "C0": ConsumerProtocolMemberAssignment(0, first, b""),
+        "C1": ConsumerProtocolMemberAssignment(0, second, b""),
     }
 
 
@@ -219,14 +221,6 @@ def test_range_counts_partitions_as_numbers_unlike_pykafka() -> None:
     members = {name: subscribe(RangePartitionAssignor, ["t"]) for name in ("a", "b")}
     shares = RangePartitionAssignor.assign(Topics(t=12), members)
     assert shares["a"].assignment == [("t", [0, 1, 2, 3, 4, 5])]
-
-
-def test_roundrobin_deals_in_turn_over_topics() -> None:
-    members = {name: subscribe(RoundRobinPartitionAssignor, ["t0", "t1"]) for name in ("C0", "C1")}
-    assert RoundRobinPartitionAssignor.assign(Topics(t0=3, t1=3), members) == {
-        "C0": ConsumerProtocolMemberAssignment(0, [("t0", [0, 2]), ("t1", [1])], b""),
-        "C1": ConsumerProtocolMemberAssignment(0, [("t0", [1]), ("t1", [0, 2])], b""),
-    }
 
 
 @pytest.mark.parametrize("assignor", [RangePartitionAssignor, RoundRobinPartitionAssignor])
@@ -301,7 +295,9 @@ def test_sticky_user_data_is_java_s() -> None:
     blob = encode_user_data([TopicPartition("t", 1), TopicPartition("t", 0)], 7)
     assert blob == b"\x00\x00\x00\x01\x00\x01t\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x07"
     assert decode_user_data(blob) == ([("t", 0), ("t", 1)], 7)
-    assert decode_user_data(blob[:-4]) == ([("t", 0), ("t", 1)], None)  # schema version 0
+    for cut in (4, 3):
+        assert decode_user_data(blob[:-cut]) == ([("t", 0), ("t", 1)], None)  # schema version 0
+    assert encode_user_data([TopicPartition("t", 0)], -1)[-4:] == b"\xff\xff\xff\xff"
 
 
 @given(st.binary(max_size=60))

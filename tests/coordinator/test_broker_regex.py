@@ -8,24 +8,8 @@ import pytest
 
 from managedconsumer.coordinator.broker_regex import broker_regex
 
-TOPICS = [
-    *(
-        "a",
-        "b",
-        "ab",
-        "aab",
-        "orders",
-        "orders-1",
-        "orders-22",
-        "orders.eu",
-        "orders_eu",
-        "xorders",
-        "Orders",
-        "1",
-        "42",
-    ),
-    *("a.b", "a-b", "a_b", "x" * 9, "aaaa", "clicks", "clicks-raw", "raw"),
-]
+TOPICS = "a b ab aab orders orders-1 orders-22 orders.eu orders_eu xorders Orders 1 42 a.b a-b a_b aaaa".split()
+TOPICS += ["x" * 9, "clicks", "clicks-raw", "raw"]
 SAID = [
     *("orders", "orders-.*", "orders$", r"orders\Z", "^orders", r"\Aorders", "", ".*", "a|orders", "(a|b)+$", "a*$"),
     *("(?P<kind>orders|clicks)-.+", r"\d", r"\d{,2}$", r"orders\W\d+", "[^a-z]", r"[\w.]+-", "[a-c]{2,3}$", "a{2}"),

@@ -27,18 +27,18 @@ def answer(**codes: int) -> dict[str, Any]:
 class TestCommit:
     def test_each_topic_is_named_once_with_next_offsets(self) -> None:
         offsets = {A0: OffsetAndMetadata(5, "m", 3), B0: OffsetAndMetadata(0), A1: OffsetAndMetadata(9)}
-        body = commits.commit_body("g", offsets, MEMBER, None)
-        assert [topic["name"] for topic in body["topics"]] == ["a", "b"]
-        assert body["topics"][0]["partitions"][0] == {
-            "partition_index": 0,
-            "committed_offset": 5,
-            "committed_leader_epoch": 3,
-            "committed_metadata": "m",
+        names = ("partition_index", "committed_offset", "committed_leader_epoch", "committed_metadata")
+        parts = [dict(zip(names, each, strict=True)) for each in [(0, 5, 3, "m"), (1, 9, -1, ""), (0, 0, -1, "")]]
+        assert commits.commit_body("g", offsets, MEMBER, "static") == {
+            "group_id": "g",
+            "generation_id_or_member_epoch": 7,
+            "member_id": "member-1",
+            "group_instance_id": "static",
+            "retention_time_ms": -1,
+            "topics": [{"name": "a", "partitions": parts[:2]}, {"name": "b", "partitions": parts[2:]}],
         }
-        assert (body["group_id"], body["generation_id_or_member_epoch"], body["member_id"]) == ("g", 7, "member-1")
 
     def test_a_static_member_says_so_only_while_it_is_one(self) -> None:
-        assert commits.commit_body("g", {}, MEMBER, "static")["group_instance_id"] == "static"
         outside = commits.commit_body("g", {}, NO_GENERATION, "static")
         assert (outside["group_instance_id"], outside["generation_id_or_member_epoch"]) == (None, -1)
 
@@ -108,16 +108,29 @@ class TestFetch:
         assert group["group_id"] == "g"
         assert [(t["name"], t["partition_indexes"]) for t in group["topics"]] == [("a", [0, 1]), ("b", [0])]
 
+    def test_the_body(self) -> None:
+        topics = [{"name": "a", "partition_indexes": [0, 1]}, {"name": "b", "partition_indexes": [0]}]
+        assert commits.fetch_body("g", [A0, B0, A1], require_stable=True) == {
+            "group_id": "g",
+            "topics": topics,
+            "groups": [{"group_id": "g", "member_id": None, "member_epoch": -1, "topics": topics}],
+            "require_stable": True,
+        }
+
     @pytest.mark.parametrize("by_group", [False, True])
     def test_both_shapes_of_the_answer(self, by_group: bool) -> None:
+        """An old one has neither epochs nor an error of the group."""
         part = {"partition_index": 1, "committed_offset": 5, "metadata": None, "error_code": 0}
-        group = {"group_id": "g", "topics": [{"name": "a", "partitions": [part]}], "error_code": 0}
-        error, found = commits.read_fetch({"groups": [group]} if by_group else group, [A1])
-        assert (error, found) == (None, {A1: (5, "", -1, 0)})
+        group = {"group_id": "g", "topics": [{"name": "a", "partitions": [part]}]}
+        error, found = commits.read_fetch({"groups": [{**group, "error_code": 0}]} if by_group else group, [A1])
+        assert (error, found) == (None, {A1: commits.CommittedOffset(5, "", -1, 0)})
 
     def test_the_groups_error_is_handed_on(self) -> None:
-        error, found = commits.read_fetch({"groups": [{"group_id": "g", "topics": [], "error_code": 16}]}, [A0])
-        assert (type(error), found) == (err.NotCoordinatorForGroup, {})
+        part = {"partition_index": 0, "committed_offset": 7, "metadata": "note", "error_code": 0}
+        topic = {"name": "a", "partitions": [{**part, "committed_leader_epoch": 3}]}
+        error, found = commits.read_fetch({"groups": [{"error_code": 16, "topics": [topic]}]}, [A0])
+        assert isinstance(error, err.NotCoordinatorForGroup)
+        assert found == {A0: commits.CommittedOffset(7, "note", 3, 0)}
 
     def test_an_answer_names_what_was_asked_for_and_nothing_else(self) -> None:
         """One that is left out would count as "nothing committed", and its partition would begin anew."""

@@ -20,14 +20,7 @@ from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
 from managedconsumer.coordinator.handover import HandOver, Rules, carry_out
 from managedconsumer.coordinator.negotiation import Negotiation
 from managedconsumer.coordinator.protocol import ConsumerProtocol, ConsumerProtocolMemberAssignment
-from managedconsumer.structs import (
-    NO_GENERATION,
-    ClusterSnapshot,
-    Generation,
-    PartitionInfo,
-    TopicInfo,
-    TopicPartition,
-)
+from managedconsumer.structs import NO_GENERATION, ClusterSnapshot, Generation, PartitionInfo, TopicInfo, TopicPartition
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 STRANGER = TopicPartition("stranger", 0)
@@ -144,6 +137,13 @@ class Member:
         return result
 
 
+def having(*share: TopicPartition, rules: Rules = CONSUMER, **options: bool) -> Member:
+    """A member in its second generation, with this share."""
+    member = Member(rules, **options)
+    member.take(*share)
+    return member
+
+
 def _short(tps: Any) -> str:
     return ",".join(f"{tp.topic[0]}{tp.partition}" for tp in sorted(tps)) or "-"
 
@@ -167,26 +167,20 @@ def _fail(error: BaseException) -> Callable[[Member], Any]:
 
 
 def test_what_an_eager_consumer_gives_up_is_kept_until_the_next_share_is_known() -> None:
-    member = Member(CONSUMER)
-    member.take(T0, T1)
+    member = having(T0, T1)
     assert member.prepare() == (False, ["suspend t0,t1", "commit t0,t1", "revoked t0,t1", "commit t0,t1"])
-    assert member.take(T0, T2) == (
-        None,
-        ["drop t1", "take over t0,t2 fresh t0,t2", "assigned t0,t2", "hand out t0,t2"],
-    )
+    assert member.take(T0, T2) == (None, ["drop t1", "take over t0,t2 fresh t0,t2", "assigned t0,t2", "hand out t0,t2"])
 
 
 def test_others_drop_it_before_the_join() -> None:
-    member = Member(PLAIN)
-    member.take(T0, T1)
+    member = having(T0, T1, rules=PLAIN)
     assert member.prepare() == (False, ["suspend t0,t1", "commit t0,t1", "revoked t0,t1", "drop t0,t1"])
     assert member.take(T0)[1] == ["take over t0 fresh t0", "assigned t0", "hand out t0"]
 
 
 def test_nothing_is_kept_over_a_generation_that_was_missed() -> None:
     """Somebody else may have read on in it."""
-    member = Member(CONSUMER)
-    member.take(T0, T1)
+    member = having(T0, T1)
     member.prepare()
     assert member.take(T0, T1, continuous=False)[1][0] == "drop t0,t1"
 
@@ -207,8 +201,7 @@ def test_before_the_first_join_nobody_is_told_and_nothing_committed(rules: Rules
 
 @BOTH
 def test_a_membership_that_is_lost_while_messages_are_waited_for_is_told_as_lost(rules: Rules) -> None:
-    member = Member(rules)
-    member.take(T0)
+    member = having(T0, rules=rules)
     member.on[ho.Suspend] = _lose
     member.prepare()
     assert not any(line.startswith(("commit", "revoked")) for line in member.did)
@@ -222,8 +215,7 @@ def test_a_membership_that_is_lost_while_messages_are_waited_for_is_told_as_lost
 
 @BOTH
 def test_a_cooperative_member_gives_up_what_moves_and_asks_for_another_round(rules: Rules) -> None:
-    member = Member(rules, cooperative=True)
-    member.take(T0, T1)
+    member = having(T0, T1, rules=rules, cooperative=True)
     assert member.prepare() == (True, [])
     again, did = member.take(T1, T2)
     assert again == "gave up 1 partitions"
@@ -255,8 +247,7 @@ def test_the_listener_hears_of_the_end_of_partitions_that_left_the_assignment_by
     rules: Rules, cooperative: bool
 ) -> None:
     """Their topic was deleted, or is not subscribed to any more."""
-    member = Member(rules, cooperative=cooperative)
-    member.take(T0, T1)
+    member = having(T0, T1, rules=rules, cooperative=cooperative)
     member.assigned.remove(T0)
     did = member.prepare()[1] + member.take(T1)[1]
     assert ("revoked t0" if cooperative else "revoked t0,t1") in did
@@ -264,8 +255,7 @@ def test_the_listener_hears_of_the_end_of_partitions_that_left_the_assignment_by
 
 
 def test_partitions_that_are_gone_already_need_no_further_round() -> None:
-    member = Member(cooperative=True)
-    member.take(T0, T1)
+    member = having(T0, T1, cooperative=True)
     member.assigned.remove(T0)
     assert member.take(T1)[0] is None
 
@@ -288,8 +278,7 @@ def test_a_share_that_we_never_subscribed_to_is_told_and_left_alone(
 
 
 def test_what_is_held_is_not_ours_under_a_generation_whose_share_was_never_taken_over() -> None:
-    member = Member()
-    member.take(T0)
+    member = having(T0)
     assert member.over.settled(member.generation)
     # The join was answered, the sync was not: the next join goes out under the new generation.
     assert not member.over.settled(Generation(3, "me", "range"))
@@ -297,8 +286,7 @@ def test_what_is_held_is_not_ours_under_a_generation_whose_share_was_never_taken
 
 
 def test_after_a_loss_nothing_is_ours() -> None:
-    member = Member()
-    member.take(T0)
+    member = having(T0)
     before = member.generation
     member.lose()
     assert not member.over.settled(before)
@@ -324,10 +312,7 @@ def test_a_membership_that_is_lost_meanwhile_hands_nothing_out(rules: Rules, ste
 def test_positions_that_cannot_be_had_yet_ask_for_another_rebalance(rules: Rules) -> None:
     member = Member(rules)
     member.on[ho.TakeOver] = _fail(err.NoBrokersAvailableError("none"))
-    assert member.take(T0) == (
-        "committed offsets could not be fetched",
-        ["take over t0 fresh t0", "logproblem"],
-    )
+    assert member.take(T0) == ("committed offsets could not be fetched", ["take over t0 fresh t0", "logproblem"])
     assert member.over.announced == []
     member.on[ho.TakeOver] = lambda member: member.assigned.add(T0)
     assert member.take(T0)[1][-2:] == ["assigned t0", "hand out t0"]
@@ -360,8 +345,7 @@ def test_an_error_of_a_generation_that_is_over_is_of_no_interest() -> None:
 @pytest.mark.parametrize("cooperative", [False, True])
 def test_what_a_stop_interrupts_is_committed_and_told_by_the_stop(rules: Rules, step: type, cooperative: bool) -> None:
     """Partitions that were to be given up, and were not: nobody may start them where nothing is committed."""
-    member = Member(rules, cooperative=cooperative)
-    member.take(T0, T1)
+    member = having(T0, T1, rules=rules, cooperative=cooperative)
     member.on[step] = _stop
     if cooperative:
         result, did = member.take(T1, T2)
@@ -378,8 +362,7 @@ def test_what_a_stop_interrupts_is_committed_and_told_by_the_stop(rules: Rules, 
 @BOTH
 @pytest.mark.parametrize("cooperative", [False, True])
 def test_what_was_given_up_is_dropped_even_if_the_listener_raises(rules: Rules, cooperative: bool) -> None:
-    member = Member(rules, cooperative=cooperative)
-    member.take(T0, T1)
+    member = having(T0, T1, rules=rules, cooperative=cooperative)
     member.on[ho.CallListener] = _fail(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         if cooperative:
@@ -393,8 +376,7 @@ def test_what_was_given_up_is_dropped_even_if_the_listener_raises(rules: Rules, 
 
 @BOTH
 def test_a_lost_share_is_dropped_even_if_the_listener_raises(rules: Rules) -> None:
-    member = Member(rules)
-    member.take(T0)
+    member = having(T0, rules=rules)
     member.on[ho.CallListener] = _fail(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         member.lose()
@@ -402,8 +384,7 @@ def test_a_lost_share_is_dropped_even_if_the_listener_raises(rules: Rules) -> No
 
 
 def test_a_loss_that_nobody_came_to_hear_of_is_left_to_the_stop() -> None:
-    member = Member()
-    member.take(T0)
+    member = having(T0)
     event = ev.MembershipLost("a test", None, member.generation)
 
     def nobody_comes(step: ho.Step) -> Any:
@@ -420,15 +401,13 @@ def test_a_loss_that_nobody_came_to_hear_of_is_left_to_the_stop() -> None:
 
 @BOTH
 def test_who_goes_commits_and_tells(rules: Rules) -> None:
-    member = Member(rules)
-    member.take(T0)
+    member = having(T0, rules=rules)
     assert member.run(member.over.leave(member.generation))[1] == ["suspend t0", "commit t0", "revoked t0"]
     assert member.run(member.over.leave(member.generation, commit=False))[1] == ["suspend t0"], "once"
 
 
 def test_a_stop_that_learns_by_its_commit_that_the_membership_is_lost_tells_so() -> None:
-    member = Member()
-    member.take(T0)
+    member = having(T0)
     member.on[ho.Commit] = _lose
     assert member.run(member.over.leave(member.generation))[1][-1] == "lost t0"
 
@@ -462,18 +441,16 @@ def test_a_topic_that_grows_while_the_share_is_taken_over_is_noticed_at_its_end(
 
 
 @BOTH
-def test_a_static_leader_that_is_back_asks_what_the_group_goes_on_with(rules: Rules) -> None:
+@pytest.mark.parametrize(("described", "again"), [([T0, T1], "partitions of t changed"), ([T0, T1, T2], None)])
+def test_a_static_leader_that_is_back_asks_what_the_group_goes_on_with(
+    rules: Rules, described: list[TopicPartition], again: str | None
+) -> None:
     member = Member(rules)
-    member.known = metadata(t=3)
-    assert member.elect(skip=True, described=_described(T0, T1)) == {}, "it must not assign"
-    assert member.take(T0, T1, is_leader=True)[0] == "partitions of t changed"
-
-
-@BOTH
-def test_a_static_leader_that_is_back_in_time_changes_nothing(rules: Rules) -> None:
-    member = Member(rules)
-    member.elect(skip=True, described=_described(T0, T1, T2))
-    assert member.take(T0, is_leader=True)[0] is None
+    assert member.elect(skip=True, described=_described(*described)) == {}, "it must not assign"
+    assert "describe" not in member.did, "the join does not wait for it"
+    result, did = member.take(T0, is_leader=True)
+    assert result == again
+    assert did[-2:] == ["hand out t0", "describe"], "it reads before it asks"
 
 
 NOT_KNOWN = "the partitions that the group has assigned are not known"
@@ -526,13 +503,6 @@ def test_a_static_leader_asks_again_when_the_connection_breaks(assigned: list[To
     assert member.take(T0, is_leader=True)[0] == again
 
 
-def test_a_static_leader_that_is_back_reads_before_it_asks() -> None:
-    member = Member()
-    member.elect(skip=True, described=_described(T0, T1, T2))
-    assert "describe" not in member.did, "the join does not wait for it"
-    assert member.take(T0, is_leader=True)[1][-2:] == ["hand out t0", "describe"]
-
-
 def test_a_static_leader_that_is_expelled_while_it_asks_wants_nothing() -> None:
     member = Member()
     member.elect(skip=True)
@@ -553,26 +523,16 @@ def test_who_leads_no_more_does_not_ask() -> None:
     assert (again, "describe" in did) == (None, False)
 
 
-def test_who_leads_no_more_watches_nothing() -> None:
+@pytest.mark.parametrize("ends", ["led by another", "expelled", "in the election"])
+def test_who_leads_no_more_watches_nothing(ends: str) -> None:
     member = Member()
-    member.elect()
-    member.take(T0)
-    member.known = metadata(t=4)
-    assert member.over.outgrown() is None
-
-
-def test_who_was_expelled_leads_no_more() -> None:
-    member = Member()
-    member.elect()
-    member.lose()
-    member.known = metadata(t=4)
-    assert member.over.outgrown() is None
-
-
-def test_an_election_whose_generation_ends_meanwhile_decides_nothing() -> None:
-    member = Member()
-    member.on[ho.RefreshMetadata] = lambda _member: None
-    assert member.elect() == {}
+    if ends == "in the election":
+        member.on[ho.RefreshMetadata] = lambda _member: None
+    assert bool(member.elect()) == (ends != "in the election")
+    if ends == "led by another":
+        member.take(T0)
+    elif ends == "expelled":
+        member.lose()
     member.known = metadata(t=4)
     assert member.over.outgrown() is None
 

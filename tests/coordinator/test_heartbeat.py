@@ -39,18 +39,19 @@ def test_latency_is_from_when_it_really_was_sent() -> None:
     assert beaten(0.5, 60.0).latency == pytest.approx(0.004)
 
 
-@pytest.mark.parametrize(("after", "next_in"), [(0.0, 0.2), (LIVELY_SECONDS, 3.0)])
-def test_after_a_join_beats_come_soon(after: float, next_in: float) -> None:
+@pytest.mark.parametrize(
+    ("event", "after", "next_in"),
+    [
+        ("reset_session_timeout", 0.0, 0.2),  # a join
+        ("reset_session_timeout", LIVELY_SECONDS, 3.0),
+        ("settle", 0.0, 0.2),  # an assignment: the group settles
+        ("settle", LIVELY_SECONDS, 0.5),
+        ("settle", SETTLING_SECONDS, 3.0),
+    ],
+)
+def test_after_a_join_or_an_assignment_beats_come_soon(event: str, after: float, next_in: float) -> None:
     beat = beaten(0.001, 60.0)
-    beat.reset_session_timeout(100.0)
-    beat.sent_heartbeat(100.0 + after)
-    assert beat.ttl(100.0 + after) == pytest.approx(next_in)
-
-
-@pytest.mark.parametrize(("after", "next_in"), [(0.0, 0.2), (LIVELY_SECONDS, 0.5), (SETTLING_SECONDS, 3.0)])
-def test_after_an_assignment_moved_the_group_settles(after: float, next_in: float) -> None:
-    beat = beaten(0.001, 60.0)
-    beat.settle(100.0)
+    getattr(beat, event)(100.0)
     beat.sent_heartbeat(100.0 + after)
     assert beat.ttl(100.0 + after) == pytest.approx(next_in)
 
@@ -78,12 +79,6 @@ def test_an_answer_that_was_read_late_does_not_lengthen_the_session() -> None:
     assert heartbeat.session_deadline() == 7.0
     assert heartbeat.session_expired(30.0)
     assert heartbeat.last_heard() == 30.0  # health() and the metrics say when the answer was read
-
-
-def test_an_assignment_that_was_read_late_does_not_lengthen_the_session() -> None:
-    heartbeat = Heartbeat(session_timeout_ms=6000, heartbeat_interval_ms=2000, clock=lambda: 0.0)
-    heartbeat.sent_heartbeat(1.0)
-    heartbeat.received_heartbeat(30.0)
     heartbeat.settle(30.0)  # KIP-848: the answer has an assignment
     assert heartbeat.session_deadline() == 7.0
 

@@ -49,23 +49,20 @@ def test_a_member_that_was_refused(code: int, leaves: bool, joined: bool) -> Non
 
 
 def test_a_member_whose_broker_does_not_know_the_protocol_sends_it_nothing_more() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     member.fail(member.beat(), err.UnsupportedBrokerError("b:9092", "ConsumerGroupHeartbeat", (0, 1), None, ""))
     assert member.machine.state is S.FAILED
     assert not _leaves(member)
 
 
 def test_a_member_in_the_middle_of_its_join() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     member.beat()
     assert _leaves(member)
 
 
 def test_a_member_whose_join_was_not_answered() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     member.fail(member.beat(), GONE)
     assert _leaves(member)
 
@@ -73,9 +70,7 @@ def test_a_member_whose_join_was_not_answered() -> None:
 @pytest.mark.parametrize(("code", "leaves"), [(codes.UNKNOWN_MEMBER_ID, False), (codes.FENCED_MEMBER_EPOCH, True)])
 @pytest.mark.parametrize("dropped", [True, False])
 def test_a_member_that_was_expelled(code: int, leaves: bool, dropped: bool) -> None:
-    member = Modern()
-    member.to_stable([0])
-    member.wait(5.0)
+    member = Modern.stable(0, due=True)
     member.answer(member.beat(), error_code=code)
     if dropped:
         member.machine.forgotten()
@@ -84,9 +79,7 @@ def test_a_member_that_was_expelled(code: int, leaves: bool, dropped: bool) -> N
 
 def test_a_member_whose_group_is_gone_joins_again() -> None:
     """It is no KIP-848 group any more, or not for now: the answer to the join decides."""
-    member = Modern()
-    member.to_stable([0])
-    member.wait(5.0)
+    member = Modern.stable(0, due=True)
     member.answer(member.beat(), error_code=codes.GROUP_ID_NOT_FOUND)
     assert member.machine.state is S.LOSING
     member.machine.forgotten()
@@ -95,30 +88,26 @@ def test_a_member_whose_group_is_gone_joins_again() -> None:
 
 @pytest.mark.parametrize("yields", [False, True])
 def test_a_join_that_a_classic_group_refuses(yields: bool) -> None:
-    member = Modern(yields=yields)
-    member.begin()
+    member = Modern.joining(yields=yields)
     member.answer(member.beat(), error_code=codes.GROUP_ID_NOT_FOUND)
     assert member.machine.state is (S.FAILED if yields else S.PREPARING_REBALANCE)
     assert not _leaves(member)
 
 
 def test_a_member_whose_commit_was_refused_as_that_of_no_member() -> None:
-    member = Modern()
-    member.to_stable([0])
+    member = Modern.stable(0)
     member.machine.fence(err.UnknownMemberId(), Generation(1, "id1"))
     assert not _leaves(member)
 
 
 def test_a_member_that_takes_another_id_has_no_place_until_it_has_asked() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     member.answer(member.beat(), error_code=codes.UNKNOWN_MEMBER_ID)
     assert not _leaves(member)
 
 
 def test_a_member_whose_session_is_over_by_its_own_clock() -> None:
-    member = Modern(session_timeout_ms=10000)
-    member.to_stable([0])
+    member = Modern.stable(0, session_timeout_ms=10000)
     member.wait(20.0)
     member.machine.check_session(member.now)
     assert member.machine.state is S.LOSING

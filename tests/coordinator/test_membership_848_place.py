@@ -15,9 +15,7 @@ MOVED = codes.NOT_COORDINATOR
 
 def _lost(code: int = codes.FENCED_MEMBER_EPOCH, instance: str | None = "one") -> Modern:
     """A member that was expelled with ``code``, and is about to join again."""
-    member = Modern(group_instance_id=instance)
-    member.to_stable([0])
-    member.wait(5.0)
+    member = Modern.stable(0, due=True, group_instance_id=instance)
     member.answer(member.beat(), error_code=code)
     member.machine.forgotten()
     member.begin()
@@ -81,8 +79,7 @@ def test_a_member_without_a_name_joins_at_once() -> None:
 
 def test_a_first_join_without_an_answer_may_have_made_a_place() -> None:
     """Another member at the place of one that never had it is for the join to tell."""
-    member = Modern(group_instance_id="one")
-    member.begin()
+    member = Modern.joining(group_instance_id="one")
     member.fail(member.beat(), GONE)
     member.wait(10.0)
     release = member.beat()

@@ -62,21 +62,18 @@ def test_an_owner_that_holds_partitions_is_noted() -> None:
 
 
 def test_a_join_without_an_assignment_owns_nothing() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     assert member.answer(member.beat(), 1)[-1] == _assigned(ONE)
 
 
 def test_the_broker_may_give_another_id() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     member.answer(member.beat(), 1, [0], member_id="theirs")
     assert member.machine.generation == Generation(1, "theirs")
 
 
 def test_a_second_join_of_the_same_membership_is_told_as_such() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     member.machine.generation = Generation(0, "id1")  # epoch 0: the broker has taken it in
     assert member.answer(member.beat(), 3, [0])[0] == (
         "Transition PREPARING_REBALANCE COMPLETING_REBALANCE 'joined again' [3 'id1' None]"
@@ -84,9 +81,7 @@ def test_a_second_join_of_the_same_membership_is_told_as_such() -> None:
 
 
 def test_a_new_assignment_is_carried_out_when_it_differs() -> None:
-    member = Modern()
-    member.to_stable([0])
-    member.wait(5.0)
+    member = Modern.stable(0, due=True)
     assert member.answer(member.beat(), 2, [0]) == []
     member.wait(5.0)
     assert member.answer(member.beat(), 3, [0, 1]) == [
@@ -96,8 +91,7 @@ def test_a_new_assignment_is_carried_out_when_it_differs() -> None:
 
 
 def test_what_could_not_be_carried_out_is_gone_through_again() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     member.answer(member.beat(), 1, [0, 1])
     assert told(member.machine.reconciled("topic not known yet")) == [
         f"Transition ASSIGNING STABLE 'topic not known yet' {ONE}"
@@ -154,9 +148,7 @@ def test_each_heartbeat_as_it_is_sent() -> None:
 
 
 def test_after_a_lost_answer_everything_is_told_again() -> None:
-    member = Modern()
-    member.to_stable([0])
-    member.wait(5.0)
+    member = Modern.stable(0, due=True)
     assert member.fail(member.beat(), GONE) == [LOOK_UP, f"Retrying {_named(GONE)} 0.1 1"]
     assert member.machine.next_heartbeat(member.now) is None  # after the pause
     member.wait(0.1)
@@ -168,8 +160,7 @@ def test_after_a_lost_answer_everything_is_told_again() -> None:
 
 @pytest.mark.parametrize(("request_ms", "session_ms", "seconds"), [(30000, 45000, 30.0), (30000, 6000, 6.0)])
 def test_how_long_a_heartbeat_waits_for_its_answer(request_ms: int, session_ms: int, seconds: float) -> None:
-    member = Modern(request_timeout_ms=request_ms, session_timeout_ms=session_ms)
-    member.begin()
+    member = Modern.joining(request_timeout_ms=request_ms, session_timeout_ms=session_ms)
     join = member.beat()
     assert join.timeout == seconds
     member.answer(join, 1, [])
@@ -192,8 +183,7 @@ def test_until_the_broker_says_how_often_it_beats_often_enough(session_ms: int, 
 
 
 def test_pauses_fit_into_a_session_several_times() -> None:
-    member = Modern(session_timeout_ms=800, retry_backoff_ms=150, retry_backoff_max_ms=9000)
-    member.begin()
+    member = Modern.joining(session_timeout_ms=800, retry_backoff_ms=150, retry_backoff_max_ms=9000)
     for expected in (0.15, 0.2, 0.2):
         assert member.fail(member.beat(), GONE)[-1].split()[-2] == str(expected)
         member.wait(1.0)
@@ -230,9 +220,7 @@ def test_the_driver_is_woken_when_something_is_due() -> None:
 
 @pytest.mark.parametrize(("code", "looked_up"), [(14, False), (15, True), (16, True), (-1, False)])
 def test_a_refusal_that_passes_is_tried_again(code: int, looked_up: bool) -> None:
-    member = Modern()
-    member.to_stable([0])
-    member.wait(5.0)
+    member = Modern.stable(0, due=True)
     error = err.error_for_code(code, "says the broker")
     lost = [f"CoordinatorLost {str(error)!r}"] if looked_up else []
     events = member.answer(member.beat(), error_code=code, error_message="says the broker")
@@ -243,8 +231,7 @@ def test_a_refusal_that_passes_is_tried_again(code: int, looked_up: bool) -> Non
 
 @pytest.mark.parametrize("code", [25, 110])
 def test_a_join_under_an_id_that_is_not_known_takes_another(code: int) -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     error = err.error_for_code(code, "who?")
     assert member.answer(member.beat(), error_code=code, error_message="who?") == [f"Retrying {_named(error)} 0.1 1"]
     assert member.machine.generation == Generation(-1, "id2")
@@ -252,14 +239,12 @@ def test_a_join_under_an_id_that_is_not_known_takes_another(code: int) -> None:
     assert member.beat().body["member_id"] == "id2"
 
 
-@pytest.mark.parametrize("by", ["heartbeat", "commit"])
-def test_an_expelled_member_keeps_its_id_and_nothing_else(by: str) -> None:
-    member = Modern()
-    member.to_stable([0])
-    member.wait(5.0)
-    error = err.error_for_code(25)
+@pytest.mark.parametrize(("by", "code"), [("heartbeat", 25), ("heartbeat", 110), ("commit", 25)])
+def test_an_expelled_member_keeps_its_id_and_nothing_else(by: str, code: int) -> None:
+    member = Modern.stable(0, due=True)
+    error = err.error_for_code(code)
     if by == "heartbeat":
-        events = member.answer(member.beat(), error_code=25)
+        events = member.answer(member.beat(), error_code=code)
     else:
         events = told(member.machine.fence(error, Generation(9, "id1")))  # the epoch may have gone on
     assert events == [
@@ -279,8 +264,7 @@ def test_an_expelled_member_keeps_its_id_and_nothing_else(by: str) -> None:
 
 @pytest.mark.parametrize(("state", "whose"), [("stable", "another's"), ("left", "its own")])
 def test_a_commit_s_bad_news_counts_only_for_the_membership_it_is_about(state: str, whose: str) -> None:
-    member = Modern()
-    member.to_stable([0])
+    member = Modern.stable(0)
     if state == "left":
         member.machine.leave("bye")
     generation = Generation(1, "id1" if whose == "its own" else "id0")
@@ -289,9 +273,7 @@ def test_a_commit_s_bad_news_counts_only_for_the_membership_it_is_about(state: s
 
 
 def test_a_refused_login_takes_the_partitions_and_ends_it() -> None:
-    member = Modern()
-    member.to_stable([0])
-    member.wait(5.0)
+    member = Modern.stable(0, due=True)
     error = err.SaslAuthenticationError("no")
     assert member.fail(member.beat(), error) == [
         f"Transition STABLE LOSING {f'membership ended: {error}'!r} {ONE}",
@@ -301,8 +283,7 @@ def test_a_refused_login_takes_the_partitions_and_ends_it() -> None:
 
 
 def test_a_refused_login_of_a_member_without_partitions_ends_it_at_once() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     error = err.SaslAuthenticationError("no")
     assert member.fail(member.beat(), error) == [
         f"Transition PREPARING_REBALANCE FAILED {str(error)!r} {JOINING}",
@@ -316,8 +297,7 @@ def test_a_refused_login_of_a_member_without_partitions_ends_it_at_once() -> Non
 
 @pytest.mark.parametrize(("instance", "epoch"), [(None, -1), ("till", -2)])
 def test_the_last_heartbeat(instance: str | None, epoch: int) -> None:
-    member = Modern(group_instance_id=instance)
-    member.to_stable([0])
+    member = Modern.stable(0, group_instance_id=instance)
     assert member.machine.next_request(member.now) is None
     assert told(member.machine.leave("bye")) == [f"Transition STABLE LEAVING 'bye' {ONE}"]
     leave = member.machine.next_request(member.now)
@@ -331,8 +311,7 @@ def test_the_last_heartbeat(instance: str | None, epoch: int) -> None:
 
 
 def test_a_last_heartbeat_without_an_answer_is_the_last_all_the_same() -> None:
-    member = Modern()
-    member.to_stable([0])
+    member = Modern.stable(0)
     member.machine.leave("bye")
     leave = member.machine.next_request(member.now)
     assert leave is not None
@@ -341,16 +320,13 @@ def test_a_last_heartbeat_without_an_answer_is_the_last_all_the_same() -> None:
 
 
 def test_a_member_without_a_place_leaves_without_a_word() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     assert told(member.machine.leave("bye")) == [f"Transition PREPARING_REBALANCE LEFT 'bye' {JOINING}"]
     assert (member.machine.next_request(member.now), member.machine.rejoin_reason) == (None, None)
 
 
 def test_an_answer_that_comes_after_the_leave_counts_for_nothing() -> None:
-    member = Modern()
-    member.to_stable([0])
-    member.wait(5.0)
+    member = Modern.stable(0, due=True)
     beat = member.beat()
     member.machine.leave("bye")
     assert member.answer(beat, 9, [1]) == []
@@ -396,8 +372,7 @@ def test_while_nobody_listens_at_the_coordinator_s_address_no_session_runs_out()
     refused = err.NoBrokersAvailableError("nobody")
     refused.refused = True
     for error, lasts in ((refused, True), (GONE, False)):
-        member = Modern(session_timeout_ms=10000)
-        member.to_stable([0])
+        member = Modern.stable(0, session_timeout_ms=10000)
         member.wait(9.0)
         member.fail(member.beat(), error)
         member.wait(5.0)
@@ -408,16 +383,14 @@ def test_while_nobody_listens_at_the_coordinator_s_address_no_session_runs_out()
     ("assignor", "words"), [("uniform", "no assignor 'uniform' ("), (None, "no assignor of that name (")]
 )
 def test_an_assignor_that_the_broker_does_not_have_is_named(assignor: str | None, words: str) -> None:
-    member = Modern(server_assignor=assignor)
-    member.begin()
+    member = Modern.joining(server_assignor=assignor)
     (*_, failed) = member.answer(member.beat(), error_code=112, error_message="no")
     assert failed.startswith("MembershipFailed UnsupportedAssignor: group 'g': the broker has ")
     assert words in failed
 
 
 def test_what_was_unfinished_is_forgotten_with_the_membership() -> None:
-    member = Modern()
-    member.begin()
+    member = Modern.joining()
     member.answer(member.beat(), 1, [0])
     member.machine.reconciled("a topic is not known yet")
     member.machine.fence(err.UnknownMemberId(), Generation(1, "id1"))

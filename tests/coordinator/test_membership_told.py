@@ -32,10 +32,7 @@ ONE = "[1 'me' range]"
 
 def test_a_follower_on_its_way_into_the_group() -> None:
     member = Classic()
-    assert member.poll() == [
-        f"Transition UNJOINED REVOKING 'first join' {NONE}",
-        f"PrepareJoin 'first join' {NONE}",
-    ]
+    assert member.poll() == [f"Transition UNJOINED REVOKING 'first join' {NONE}", f"PrepareJoin 'first join' {NONE}"]
     assert member.poll() == []
     assert member.prepare() == [f"Transition REVOKING PREPARING_REBALANCE 'owner is ready' {NONE}"]
     assert member.join() == [f"Transition PREPARING_REBALANCE COMPLETING_REBALANCE 'joined as follower' {ONE}"]
@@ -50,8 +47,7 @@ def test_a_follower_on_its_way_into_the_group() -> None:
 
 @pytest.mark.parametrize(("skips", "expected"), [({}, False), ({"skip_assignment": True}, True)])
 def test_a_leader_gets_the_members_and_shares_out(skips: dict[str, bool], expected: bool) -> None:
-    member = Classic()
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE)
     listed = [
         {"member_id": "me", "metadata": b"m1"},
         {"member_id": "it", "group_instance_id": "till", "metadata": b"m2"},
@@ -67,8 +63,7 @@ def test_a_leader_gets_the_members_and_shares_out(skips: dict[str, bool], expect
 
 
 def test_what_a_leader_computed_for_one_round_is_not_sent_in_the_next() -> None:
-    member = Classic()
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE)
     member.join(leader="me")
     member.machine.provide_assignments({"me": b"old"})
     assert member.answer(member.request(), 27) == [
@@ -85,7 +80,7 @@ def test_what_a_leader_computed_for_one_round_is_not_sent_in_the_next() -> None:
 
 
 def test_each_request_as_it_is_sent() -> None:
-    member = Classic(group_instance_id="till")
+    member = Classic(group_instance_id="till", rebalance_timeout_ms=60000)
     identity = {"group_id": "g", "member_id": "", "group_instance_id": "till"}
     member.reach(S.PREPARING_REBALANCE)
     join = member.request()
@@ -93,7 +88,7 @@ def test_each_request_as_it_is_sent() -> None:
     assert join.body == {
         **identity,
         "session_timeout_ms": 10000,
-        "rebalance_timeout_ms": 300000,
+        "rebalance_timeout_ms": 60000,
         "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b"meta"}],
         "reason": "first join",
@@ -118,8 +113,7 @@ def test_each_request_as_it_is_sent() -> None:
 
 @pytest.mark.parametrize(("timeout_ms", "seconds"), [(30000, 2.0), (1500, 1.5)])
 def test_a_leave_is_short(timeout_ms: int, seconds: float) -> None:
-    member = Classic(request_timeout_ms=timeout_ms)
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE, request_timeout_ms=timeout_ms)
     assert told(member.machine.leave("r" * 300)) == [f"Transition STABLE LEAVING {'r' * 300!r} {ONE}"]
     leave = member.request()
     assert (leave.api.name, leave.timeout) == ("LeaveGroup", seconds)
@@ -133,8 +127,7 @@ def test_a_leave_is_short(timeout_ms: int, seconds: float) -> None:
 
 
 def test_a_join_names_its_reason_in_short() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.machine.request_rejoin("x" * 300)
     member.machine.request_rejoin("a second reason")
     member.reach(S.PREPARING_REBALANCE)
@@ -142,8 +135,7 @@ def test_a_join_names_its_reason_in_short() -> None:
 
 
 def test_a_second_join_after_an_id_was_given_has_a_reason_too() -> None:
-    member = Classic()
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE)
     assert member.answer(member.request(), 79, member_id="me-1") == []
     assert member.machine.generation == Generation(-1, "me-1")
     assert not member.machine.generation.joined
@@ -204,8 +196,7 @@ def test_the_driver_is_woken_for_the_heartbeat_or_the_end_of_the_session() -> No
 
 
 def test_the_driver_is_woken_when_a_join_may_be_tried_again() -> None:
-    member = Classic(retry_backoff_ms=200, retry_backoff_max_ms=300)
-    member.reach(S.PREPARING_REBALANCE)
+    member = Classic.at(S.PREPARING_REBALANCE, retry_backoff_ms=200, retry_backoff_max_ms=300)
     assert member.machine.next_deadline(member.now) == 100.0
     join = member.request()
     assert member.machine.next_deadline(member.now) is None
@@ -223,16 +214,14 @@ def test_the_driver_is_woken_when_a_join_may_be_tried_again() -> None:
 
 
 def test_a_heartbeat_waits_no_longer_than_the_session_lasts() -> None:
-    member = Classic(heartbeat_interval_ms=9000)
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE, heartbeat_interval_ms=9000)
     member.answer(member.beat())
     member.wait(9.5)
     assert member.beat().timeout == 0.5
 
 
 def test_a_session_that_ran_out_is_told_with_its_length_and_the_id_is_kept() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.answer(member.beat())
     member.wait(10.0)
     assert told(member.machine.check_session(member.now)) == []
@@ -289,8 +278,7 @@ def test_no_heartbeat_revives_a_session_that_is_over(made: type[Classic | Modern
 
 def test_only_a_heartbeat_finds_that_a_group_has_no_coordinator() -> None:
     """A sync may have been sent long before; a heartbeat beside it finds the same, and its moment is known."""
-    member = Classic()
-    member.reach(S.COMPLETING_REBALANCE)
+    member = Classic.at(S.COMPLETING_REBALANCE)
     ends = member.machine.session_end()
     sync = member.request()
     member.answer(member.beat())
@@ -317,8 +305,7 @@ def test_a_rebalance_that_a_heartbeat_tells_of_is_wanted_where_it_is_news(state:
 
 @pytest.mark.parametrize(("code", "looked_up"), [(14, False), (15, True), (16, True), (7, False)])
 def test_a_heartbeat_that_is_refused_for_now_is_repeated(code: int, looked_up: bool) -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     member.wait(5.0)
     events = member.answer(member.beat(), code)
     assert events == ([f"CoordinatorLost {str(err.error_for_code(code))!r}"] if looked_up else [])
@@ -329,8 +316,7 @@ def test_a_heartbeat_that_is_refused_for_now_is_repeated(code: int, looked_up: b
 @pytest.mark.parametrize("by", ["heartbeat", "commit"])
 @pytest.mark.parametrize(("code", "kept"), [(22, "me"), (25, "")])
 def test_an_expelled_member_says_so(by: str, code: int, kept: str) -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     error = err.error_for_code(code)
     if by == "heartbeat":
         events = member.answer(member.beat(), code)
@@ -347,8 +333,7 @@ def test_an_expelled_member_says_so(by: str, code: int, kept: str) -> None:
 
 @pytest.mark.parametrize("by", ["heartbeat", "commit"])
 def test_a_fenced_member_loses_what_it_has_and_ends(by: str) -> None:
-    member = Classic(group_instance_id="till")
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE, group_instance_id="till")
     if by == "heartbeat":
         events = member.answer(member.beat(), 82)
     else:
@@ -368,8 +353,7 @@ def test_a_fenced_member_loses_what_it_has_and_ends(by: str) -> None:
 
 
 def test_a_commit_s_bad_news_counts_only_for_a_member_of_that_generation() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     assert told(member.machine.fence(err.UnknownMemberId(), Generation(2, "me", "range"))) == []
     member.machine.leave("bye")
     assert told(member.machine.fence(err.UnknownMemberId(), Generation(1, "me", "range"))) == []
@@ -377,8 +361,7 @@ def test_a_commit_s_bad_news_counts_only_for_a_member_of_that_generation() -> No
 
 
 def test_an_error_without_a_code_of_kafka_s_counts_as_unknown_member() -> None:
-    member = Classic()
-    member.reach(S.STABLE)
+    member = Classic.at(S.STABLE)
     events = told(member.machine.fence(ValueError("no such thing"), Generation(1, "me", "range")))
     assert events[-1] == f"MembershipLost 'expelled by the coordinator' ValueError: no such thing {ONE}"
     assert member.machine.member_id == ""

@@ -2,76 +2,45 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Callable
-
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.coordinator import events as ev
-from managedconsumer.coordinator.membership import Membership
-from managedconsumer.coordinator.membership_848 import ConsumerGroupMembership
 from managedconsumer.coordinator.refusals import FATAL, FATAL_848, refusal
 from managedconsumer.coordinator.requests import MembershipConfig
-from managedconsumer.coordinator.states import MemberState
+from tests.coordinator.kit import Classic, Modern, S, kinds
 
 CONFIG = MembershipConfig("billing", session_timeout_ms=1000, heartbeat_interval_ms=300, group_instance_id="till-1")
 
 
-def _classic() -> Membership:
-    return Membership(CONFIG, lambda: [("range", b""), ("sticky", b"")], lambda: 0.5, clock=lambda: 1.0)
-
-
-def _modern() -> ConsumerGroupMembership:
-    config = MembershipConfig("billing", server_assignor="uniform", group_instance_id="till-1")
-    return ConsumerGroupMembership(config, lambda: ["t"], lambda: 0.5, lambda: 100.0, lambda: "me")
-
-
-@pytest.mark.parametrize(
-    ("code", "kind", "words"),
-    [
-        (23, err.InconsistentGroupProtocol, "'range', 'sticky' (membership_protocol)"),
-        (26, err.InvalidSessionTimeout, "session_timeout_ms=1000 is out of the range"),
-        (30, err.GroupAuthorizationFailed, "operation Read on it (kafka-acls --add"),
-        (81, err.GroupMaxSizeReached, "group.max.size"),
-        (82, err.FencedInstanceId, "group_instance_id='till-1'"),
-    ],
-)
-def test_a_refused_join_says_what_to_change(code: int, kind: type[BaseException], words: str) -> None:
-    machine = _classic()
-    machine.poll()
-    machine.prepared(False)
-    request = machine.next_request(1.0)
-    assert request is not None
-    machine.receive(request, {"error_code": code}, 1.0)
-    assert machine.state is MemberState.FAILED
-    with pytest.raises(kind, match=f"group 'billing': .*{re.escape(words)}"):
-        raise machine.error or AssertionError
+def test_a_refused_join_names_what_the_member_offers() -> None:
+    member = Classic.at(S.PREPARING_REBALANCE, group_id="billing")
+    member.answer(member.request(), 23)
+    assert member.machine.state is S.FAILED
+    assert isinstance(member.machine.error, err.InconsistentGroupProtocol)
+    assert "group 'billing': this member offers 'range' (membership_protocol)" in str(member.machine.error)
 
 
 def test_an_instance_id_in_use_is_named_under_kip_848() -> None:
-    machine = _modern()
-    machine.poll()
-    machine.prepared(False)
-    request = machine.next_heartbeat(100.0)
-    assert request is not None
-    machine.receive(request, {"error_code": 111, "error_message": "member A has it"}, 100.0)
-    text = str(machine.error)
+    member = Modern.joining(group_instance_id="till-1", server_assignor="uniform")
+    member.answer(member.beat(), error_code=111, error_message="member A has it")
+    text = str(member.machine.error)
     assert "group_instance_id='till-1' belongs to a member" in text
     assert "The broker says: member A has it (Kafka error 111" in text
 
 
-@pytest.mark.parametrize("make", [_classic, _modern], ids=["classic", "consumer"])
-def test_a_group_that_may_not_be_looked_up_is_not_asked_for_again(make: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("made", [Classic, Modern])
+def test_a_group_that_may_not_be_looked_up_is_not_asked_for_again(made: type[Classic | Modern]) -> None:
     """FindCoordinator refuses: the same ACL is missing, and trying again does not add it."""
-    machine = make()
-    machine.poll()
-    machine.prepared(False)
-    request = machine.next_request(100.0) or machine.next_heartbeat(100.0)
-    events = machine.failed(request, err.error_for_code(30), 100.0)
-    assert any(isinstance(event, ev.MembershipFailed) for event in events)
-    assert isinstance(machine.error, err.GroupAuthorizationFailed)
-    assert "--group billing" in str(machine.error)
+    member = made()
+    if isinstance(member, Classic):
+        member.reach(S.PREPARING_REBALANCE)
+        request = member.request()
+    else:
+        member.begin()
+        request = member.beat()
+    assert kinds(member.fail(request, err.error_for_code(30))) == ["MembershipFailed"]
+    assert isinstance(member.machine.error, err.GroupAuthorizationFailed)
+    assert "--group g" in str(member.machine.error)
 
 
 @pytest.mark.parametrize("code", sorted(FATAL | FATAL_848))

@@ -6,55 +6,55 @@ import pytest
 
 from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from managedconsumer.structs import TopicPartition
-from tests.coordinator.test_membership import Rig
+from tests.coordinator.kit import Classic, S
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 SESSION, BEAT = 10.0, 3.0
 
 
-def leader(held: list[TopicPartition], shares: dict[str, dict[str, list[int]]], *, skip: bool = False) -> Rig:
+def leader(held: list[TopicPartition], shares: dict[str, dict[str, list[int]]], *, skip: bool = False) -> Classic:
     """Stable, and the leader of "me" and "you", who says that it holds ``held``."""
-    rig = Rig()
-    rig.to_joining()
-    owned = {"me": [], "you": held}
+    member = Classic.at(S.PREPARING_REBALANCE)
     members = [
-        {
-            "member_id": name,
-            "group_instance_id": name,
-            "metadata": ConsumerProtocolMemberMetadata(1, ["t"], b"", owned[name]).encode(),
-        }
-        for name in owned
+        {"member_id": name, "metadata": ConsumerProtocolMemberMetadata(1, ["t"], b"", owned).encode()}
+        for name, owned in {"me": [], "you": held}.items()
     ]
-    rig.join(leader="me", members=members, skip_assignment=skip)
+    member.join(leader="me", members=members, skip_assignment=skip)
     blobs = {
         name: ConsumerProtocolMemberAssignment(1, list(share.items()), b"").encode() for name, share in shares.items()
     }
-    rig.machine.provide_assignments(blobs)
-    rig.answer(rig.request(), assignment=blobs.get("me", b""))
-    rig.take(rig.machine.reconciled())
-    return rig
+    member.machine.provide_assignments(blobs)
+    member.sync(blobs.get("me", b""))
+    member.machine.reconciled()
+    return member
+
+
+def beat(member: Classic, code: int = 0) -> None:
+    member.wait(BEAT)
+    member.answer(member.beat(), code)
 
 
 def test_after_a_session_without_it() -> None:
-    rig = leader([A, B], {"me": {}, "you": {"t": [0]}})
-    began = rig.now
-    while rig.now + BEAT < began + SESSION:
-        rig.beat()
-        assert rig.machine.rejoin_reason is None
-    rig.beat()
-    assert rig.machine.rejoin_reason == "partitions that were to move have no owner"
+    member = leader([A, B], {"me": {}, "you": {"t": [0]}})
+    began = member.now
+    while member.now + BEAT < began + SESSION:
+        beat(member)
+        assert member.machine.rejoin_reason is None
+    beat(member)
+    assert member.machine.rejoin_reason == "partitions that were to move have no owner"
 
 
 def test_somebody_else_begins_it() -> None:
-    rig = leader([A, B], {"me": {}, "you": {"t": [0]}})
-    rig.beat(27)
-    rig.to_joining(holding=True)
-    rig.join(2, leader="you")
-    rig.answer(rig.request(), assignment=b"share")
-    rig.take(rig.machine.reconciled())
+    member = leader([A, B], {"me": {}, "you": {"t": [0]}})
+    beat(member, 27)
+    member.poll()
+    member.prepare(holding=True)
+    member.join(2, leader="you")
+    member.sync()
+    member.machine.reconciled()
     for _ in range(5):
-        rig.beat()
-    assert rig.machine.rejoin_reason is None
+        beat(member)
+    assert member.machine.rejoin_reason is None
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_somebody_else_begins_it() -> None:
     ],
 )
 def test_there_is_none(held: list[TopicPartition], shares: dict[str, dict[str, list[int]]], skip: bool) -> None:
-    rig = leader(held, shares, skip=skip)
+    member = leader(held, shares, skip=skip)
     for _ in range(5):
-        rig.beat()
-    assert rig.machine.rejoin_reason is None
+        beat(member)
+    assert member.machine.rejoin_reason is None

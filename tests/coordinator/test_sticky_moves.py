@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import managedconsumer.coordinator.assignors as package
@@ -9,54 +11,41 @@ from managedconsumer.coordinator.assignors import StickyPartitionAssignor
 from managedconsumer.coordinator.assignors._java_hash import PartitionHashSet, partition_hash, string_hash
 from managedconsumer.coordinator.assignors._sticky_general import GeneralAssignment, _Movements
 from managedconsumer.coordinator.assignors.abstract import partition_racks
-from managedconsumer.coordinator.assignors.sticky import decode_user_data, encode_user_data
+from managedconsumer.coordinator.assignors.sticky import encode_user_data
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 
 
-class TestMovements:
-    """Partitions must not swap owners for nothing (KIP-54)."""
+T2 = TopicPartition("t", 2)
+# Moves (partition, from, to), and for further ones which partition moves in place of the one that is named.
+MOVES: dict[str, tuple[list[Any], list[Any]]] = {
+    "what moved the other way moves back instead, of its own topic only": (
+        [(T0, "a", "b")],
+        [(T1, "b", "a", T0), (T1, "a", "b", T1), (T1, "b", "c", T1), (U0, "b", "a", U0)],
+    ),
+    "moves of a partition add up": (
+        [(T0, "a", "b"), (T0, "b", "c")],
+        [(T1, "c", "a", T0), (T1, "b", "a", T1), (T1, "c", "b", T1)],
+    ),
+    "back to the start is no move": ([(T0, "a", "b"), (T0, "b", "a")], [(T1, "b", "a", T1), (T1, "a", "b", T1)]),
+    "after that it moves as others do": ([(T0, "a", "b"), (T0, "b", "a"), (T0, "a", "c")], [(T1, "c", "a", T0)]),
+    "the others that went the same way still count": (
+        [(T0, "a", "b"), (T1, "a", "b"), (T0, "b", "c")],
+        [(T2, "b", "a", T1), (T2, "c", "a", T0)],
+    ),
+    "one that moved already is judged by where it came from": ([(T0, "c", "a"), (T1, "a", "b")], [(T1, "b", "c", T0)]),
+}
 
-    def test_what_moved_the_other_way_moves_back_instead(self) -> None:
-        moves = _Movements()
-        moves.record(T0, "a", "b")
-        assert moves.instead_of(T1, "b", "a") == T0
-        assert moves.instead_of(T1, "a", "b") == T1
-        assert moves.instead_of(T1, "b", "c") == T1
-        assert moves.instead_of(U0, "b", "a") == U0  # of its own topic only
 
-    def test_moves_of_a_partition_add_up(self) -> None:
-        moves = _Movements()
-        moves.record(T0, "a", "b")
-        moves.record(T0, "b", "c")
-        assert moves.instead_of(T1, "c", "a") == T0
-        assert moves.instead_of(T1, "b", "a") == T1
-        assert moves.instead_of(T1, "c", "b") == T1
-
-    def test_back_to_the_start_is_no_move(self) -> None:
-        moves = _Movements()
-        moves.record(T0, "a", "b")
-        moves.record(T0, "b", "a")
-        assert moves.instead_of(T1, "b", "a") == T1
-        assert moves.instead_of(T1, "a", "b") == T1
-        moves.record(T0, "a", "c")
-        assert moves.instead_of(T1, "c", "a") == T0
-
-    def test_the_others_that_went_the_same_way_still_count(self) -> None:
-        moves = _Movements()
-        moves.record(T0, "a", "b")
-        moves.record(T1, "a", "b")
-        moves.record(T0, "b", "c")
-        third = TopicPartition("t", 2)
-        assert moves.instead_of(third, "b", "a") == T1
-        assert moves.instead_of(third, "c", "a") == T0
-
-    def test_a_partition_that_moved_already_is_judged_by_where_it_came_from(self) -> None:
-        moves = _Movements()
-        moves.record(T0, "c", "a")
-        moves.record(T1, "a", "b")
-        assert moves.instead_of(T1, "b", "c") == T0
+@pytest.mark.parametrize(("recorded", "wanted"), MOVES.values(), ids=MOVES)
+def test_partitions_do_not_swap_owners_for_nothing(recorded: list[Any], wanted: list[Any]) -> None:
+    """KIP-54."""
+    moves = _Movements()
+    for move in recorded:
+        moves.record(*move)
+    for *move, instead in wanted:
+        assert moves.instead_of(*move) == instead
 
 
 @pytest.mark.parametrize(
@@ -92,14 +81,6 @@ def test_the_first_of_a_set_is_the_one_that_java_finds_first() -> None:
     found.remove(TopicPartition("t", 3))
     assert found.first() == TopicPartition("t", 2)
     assert found
-
-
-def test_user_data_without_a_generation_has_minus_one() -> None:
-    data = encode_user_data([T1, T0], -1)
-    assert data[-4:] == b"\xff\xff\xff\xff"
-    assert decode_user_data(data) == ([T0, T1], -1)
-    assert decode_user_data(data[:-4]) == ([T0, T1], None)
-    assert decode_user_data(data[:-3]) == ([T0, T1], None)
 
 
 def test_before_its_first_share_a_sticky_member_remembers_nothing() -> None:

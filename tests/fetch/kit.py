@@ -53,6 +53,23 @@ class Kit:
         start = queue.fetch_offset if fetch_offset is None else fetch_offset
         return self.buffer.accept(queue, queue.version, RecordChunk(queue.context, data, start))
 
+    def seek(self, partition: int, offset: int) -> None:
+        """The buffer knows the new position."""
+        self.states[partition].seek(offset)
+        self.buffer.restart(tp(partition))
+
+    def popped(self) -> tuple[PartitionQueue, Any]:
+        """The chunk whose turn it is."""
+        found = self.buffer.pop()
+        assert found is not None
+        return found
+
+    def refuse(self, who: int = 1) -> None:
+        """The next message comes back: a deserializer could not use it."""
+        message = self.collector.take(who)
+        assert message is not None
+        self.collector.push_back(who, [message])
+
     def take(self, who: int = 1) -> tuple[int, int] | None:
         """Partition and offset of the next message for the thread ``who``."""
         message = self.collector.take(who)
@@ -66,3 +83,11 @@ class Kit:
 
     def position(self, partition: int = 0) -> int | None:
         return self.states[partition].position
+
+
+def filled(*answers: bytes, **bounds: int) -> Kit:
+    """A kit with a partition for each answer; they have come."""
+    kit = Kit(len(answers), **bounds)
+    for number, data in enumerate(answers):
+        kit.fetched(number, data)
+    return kit

@@ -14,7 +14,7 @@ import pytest
 from managedconsumer.errors import MissingPackageError
 from managedconsumer.wire.records import _records_py, arrow, compression
 from managedconsumer.wire.records.encode import Record, encode_batch
-from tests.fetch.kit import Kit, batch
+from tests.fetch.kit import Kit, batch, filled
 
 A = 1
 
@@ -23,10 +23,7 @@ class TestTroubleOfAnotherPartition:
     """Two partitions; what the second holds cannot be decompressed at the moment."""
 
     def kit(self) -> Kit:
-        kit = Kit(2)
-        kit.fetched(0, batch(0, 5))
-        kit.fetched(1, batch(0, 5, codec="gzip"))
-        return kit
+        return filled(batch(0, 5), batch(0, 5, codec="gzip"))
 
     @pytest.mark.parametrize("error", [MemoryError, MissingPackageError("none"), KeyboardInterrupt, TimeoutError])
     def test_what_a_batch_has_gathered_comes_all_the_same(
@@ -64,19 +61,6 @@ class TestColumns:
     def take(self, kit: Kit) -> list[int] | None:
         found = kit.collector.take_columns(A, ("offset",))
         return None if found is None else found[0].column(0).to_pylist()
-
-    def test_what_was_pushed_back_comes_first(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 5))
-        assert kit.take() == (0, 0)
-        refused = kit.collector.take_many(A, 2)
-        kit.collector.push_back(A, refused)
-        assert self.take(kit) == [1, 2]
-        assert (kit.position(), kit.finished()) == (3, 1)
-        assert self.take(kit) == [3, 4]
-        assert (kit.position(), kit.finished()) == (5, 3)
-        assert self.take(kit) is None
-        assert kit.finished() == 5
 
     @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, TimeoutError])
     @pytest.mark.parametrize("ending", [b"", batch(2, 2, codec="gzip")])
@@ -173,8 +157,7 @@ def limit(extra):
 data = encode_batch([Record(b"small"), Record(b"x" * (40 << 20)), Record(b"small")])
 ends = []
 for name in ("take", "take_many"):
-    kit = Kit()
-    kit.fetched(0, data)
+    kit = filled(data)
     got, calls = [], {"take": lambda: [kit.collector.lane.take() or kit.collector.take(1)],
                       "take_many": lambda: kit.collector.take_many(1, 10)}
     got += [m.offset for m in calls["take"]()]

@@ -11,7 +11,7 @@ from managedconsumer import errors as err
 from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch import plan as fp
 from tests.fetch.kit import TOPIC, Kit, tp
-from tests.fetch.test_plan import LIMITS, plan
+from tests.fetch.test_plan import LIMITS, planned
 
 RESET, REFRESH, RETRY, RAISE = fp.Outcome.RESET, fp.Outcome.REFRESH, fp.Outcome.RETRY, fp.Outcome.RAISE
 
@@ -44,8 +44,7 @@ CODES = [
 
 @pytest.mark.parametrize(("code", "name", "outcome", "asked_again"), CODES)
 def test_each_code_is_decided(code: int, name: str, outcome: fp.Outcome, asked_again: bool) -> None:
-    made = plan(Kit())
-    assert made is not None
+    made = planned(Kit())
     part: dict[str, Any] = {"partition_index": 0, "error_code": code, "records": b"", "high_watermark": -1}
     (result,) = fp.read_answer(made, {"responses": [{"topic": TOPIC, "partitions": [part]}]}, LIMITS)
     assert (result.outcome, result.error.kafka_name) == (outcome, name)  # type: ignore[union-attr]
@@ -64,8 +63,7 @@ def test_partitions_that_nobody_asked_for_are_ignored_with_a_line_in_the_log(cap
     assert {key: answer.offset for key, answer in found.items()} == {tp(0): 10}
     ended = [{"partition": n, "error_code": 0, "leader_epoch": 3, "end_offset": 7} for n in (0, 7)]
     assert list(epochs.read_epoch_ends({"topics": [{"topic": TOPIC, "partitions": ended}]}, [tp(0)])) == [tp(0)]
-    made = plan(Kit())
-    assert made is not None
+    made = planned(Kit())
     stranger = {"partition_index": 7, "error_code": 0, "records": b"", "high_watermark": 3}
     assert fp.read_answer(made, {"responses": [{"topic": TOPIC, "partitions": [stranger]}]}, LIMITS) == []
     lines = [record.getMessage() for record in caplog.records]

@@ -7,12 +7,11 @@ import pytest
 from managedconsumer.errors import KafkaException
 from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.records import RecordChunk
-from tests.fetch.kit import Kit, batch, damaged, tp
+from tests.fetch.kit import Kit, batch, damaged, filled, tp
 
 
 def test_chunks_of_a_partition_come_in_the_order_they_were_fetched() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3))
+    kit = filled(batch(0, 3))
     kit.fetched(0, batch(3, 2))
     assert kit.queue().fetch_offset == 5
     assert kit.take_all() == [(0, n) for n in range(5)]
@@ -23,7 +22,7 @@ def test_partitions_take_turns() -> None:
     for partition in range(3):
         kit.fetched(partition, batch(0, 2))
         kit.fetched(partition, batch(2, 2))
-    assert [kit.buffer.pop()[0].tp.partition for _ in range(6)] == [0, 1, 2, 0, 1, 2]  # type: ignore[index]
+    assert [kit.popped()[0].tp.partition for _ in range(6)] == [0, 1, 2, 0, 1, 2]
     assert kit.buffer.pop() is None
 
 
@@ -35,8 +34,7 @@ def test_a_partition_that_always_has_data_does_not_starve_the_others() -> None:
         kit.fetched(0, batch(5 * round_, 5))
         if round_ == 1:
             kit.fetched(1, batch(0, 1))
-        found = kit.buffer.pop()
-        assert found is not None
+        found = kit.popped()
         order.append(found[0].tp.partition)
     assert 1 in order[:2]
 
@@ -58,7 +56,7 @@ def test_a_chunk_that_is_given_back_comes_first_again() -> None:
     kit.fetched(0, batch(0, 3))
     kit.fetched(0, batch(3, 3))
     kit.fetched(1, batch(0, 3))
-    queue, chunk = kit.buffer.pop()  # type: ignore[misc]
+    queue, chunk = kit.popped()
     kit.buffer.give_back(queue, chunk)
     assert kit.buffer.records == 9
     assert queue.chunks[0] is chunk
@@ -67,9 +65,8 @@ def test_a_chunk_that_is_given_back_comes_first_again() -> None:
 
 
 def test_a_chunk_of_a_partition_that_is_gone_is_not_taken_back() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3))
-    queue, chunk = kit.buffer.pop()  # type: ignore[misc]
+    kit = filled(batch(0, 3))
+    queue, chunk = kit.popped()
     kit.buffer.drop([tp(0)])
     kit.buffer.give_back(queue, chunk)
     assert kit.buffer.pop() is None
@@ -81,8 +78,7 @@ def test_a_seek_makes_answers_on_their_way_worthless() -> None:
     queue = kit.queue()
     asked_under = queue.version
     queue.in_flight = True
-    kit.states[0].seek(100)
-    kit.buffer.restart(tp(0))
+    kit.seek(0, 100)
     assert not queue.in_flight
     assert queue.fetch_offset == 100
     assert not kit.buffer.accept(queue, asked_under, RecordChunk(queue.context, batch(0, 3), 0))
@@ -110,9 +106,7 @@ def test_an_answer_of_a_dead_assignment_is_worthless() -> None:
 
 
 def test_dropping_a_partition_ends_its_chunks() -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 3))
-    kit.fetched(1, batch(0, 1))
+    kit = filled(batch(0, 3), batch(0, 1))
     chunk = kit.queue(0).chunks[0]
     kit.buffer.drop([tp(0), tp(7)])
     assert not chunk.active
@@ -121,9 +115,7 @@ def test_dropping_a_partition_ends_its_chunks() -> None:
 
 @pytest.mark.parametrize("obstacle", ["paused", "suspended"])
 def test_a_partition_that_is_paused_or_held_waits_and_keeps_what_it_has(obstacle: str) -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 2))
-    kit.fetched(1, batch(0, 2))
+    kit = filled(batch(0, 2), batch(0, 2))
     setattr(kit.states[0], obstacle, True)
     assert kit.take_all() == [(1, 0), (1, 1)]
     assert not kit.buffer.ready()
@@ -133,8 +125,7 @@ def test_a_partition_that_is_paused_or_held_waits_and_keeps_what_it_has(obstacle
 
 
 def test_restarting_a_partition_without_a_position_asks_for_nothing() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3))
+    kit = filled(batch(0, 3))
     kit.states[0].await_reset(-1)
     kit.buffer.restart(tp(0))
     assert (kit.queue().fetch_offset, kit.queue().records, kit.buffer.nbytes) == (-1, 0, 0)
@@ -142,14 +133,12 @@ def test_restarting_a_partition_without_a_position_asks_for_nothing() -> None:
 
 def test_nothing_is_fetched_behind_a_damaged_batch() -> None:
     """Else the same batch would be fetched again and again, and fill the memory."""
-    kit = Kit()
-    kit.fetched(0, batch(0, 3) + damaged(3, 2))
+    kit = filled(batch(0, 3) + damaged(3, 2))
     assert kit.queue().fetch_offset == -1
 
 
 def test_the_next_fetch_begins_behind_the_gaps_that_compaction_leaves() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3) + batch(20, 2))
+    kit = filled(batch(0, 3) + batch(20, 2))
     assert kit.queue().fetch_offset == 22, "not offset and count"
     assert kit.take_all() == [(0, n) for n in (0, 1, 2, 20, 21)]
 
@@ -158,8 +147,7 @@ def test_only_the_user_can_say_where_to_go_on() -> None:
     kit = Kit()
     queue = kit.queue()
     queue.undecided = KafkaException("seek")
-    kit.states[0].seek(7)
-    kit.buffer.restart(tp(0))
+    kit.seek(0, 7)
     assert queue.fetch_offset == -1
     queue.undecided = None
     kit.buffer.restart(tp(0))

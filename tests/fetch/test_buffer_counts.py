@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fetch.kit import Kit, batch, damaged, tp
+from tests.fetch.kit import Kit, batch, damaged, filled, tp
 
 
 def test_every_restart_and_the_drop_make_another_version() -> None:
@@ -33,47 +33,28 @@ def test_a_restart_gives_the_bytes_back() -> None:
     assert queue.restart() == 0
 
 
-def test_dropped_chunks_are_dead() -> None:
-    kit = Kit()
-    kit.fetched(data=batch(0, 3))
-    chunk = kit.queue().chunks[0]
-    assert chunk.active is True
-    kit.buffer.drop([tp(0), tp(9)])
-    assert chunk.active is False
-    assert kit.buffer.pop() is None
-
-
 @pytest.mark.parametrize(("last", "order"), [(False, [0, 1]), (True, [1, 0])])
 def test_what_comes_back_is_first_or_last(last: bool, order: list[int]) -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 3))
-    kit.fetched(1, batch(0, 3))
-    found = kit.buffer.pop()
-    assert found is not None
+    kit = filled(batch(0, 3), batch(0, 3))
+    found = kit.popped()
     kit.buffer.give_back(*found, last=last)
-    assert [kit.buffer.pop()[0].tp.partition for _ in range(2)] == order  # type: ignore[index]
+    assert [kit.popped()[0].tp.partition for _ in range(2)] == order
 
 
 def test_by_default_what_comes_back_is_first() -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 3))
-    kit.fetched(1, batch(0, 3))
-    found = kit.buffer.pop()
-    assert found is not None
+    kit = filled(batch(0, 3), batch(0, 3))
+    found = kit.popped()
     kit.buffer.give_back(*found)
     kit.buffer.give_back(*found)  # as after an interruption in the middle of the first time
     assert kit.buffer.records == 6
-    assert [kit.buffer.pop()[0].tp.partition for _ in range(2)] == [0, 1]  # type: ignore[index]
+    assert [kit.popped()[0].tp.partition for _ in range(2)] == [0, 1]
     assert kit.buffer.pop() is None
 
 
 @pytest.mark.parametrize("good", [0, 1])
 def test_behind_damage_fetching_goes_on_when_it_was_read(good: int) -> None:
-    kit = Kit()
-    kit.fetched(data=(batch(0, good) if good else b"") + damaged(good, 2))
-    found = kit.buffer.pop()
-    assert found is not None
-    queue, chunk = found
+    kit = filled((batch(0, good) if good else b"") + damaged(good, 2))
+    queue, chunk = kit.popped()
     assert (queue.fetch_offset, kit.buffer.pops) == (-1, 1)
     kit.buffer.used_up(queue, chunk)
     assert (queue.fetch_offset, kit.buffer.pops) == (chunk.position, 2)
@@ -82,20 +63,15 @@ def test_behind_damage_fetching_goes_on_when_it_was_read(good: int) -> None:
 
 
 def test_a_sound_chunk_that_is_used_up_changes_nothing() -> None:
-    kit = Kit()
-    kit.fetched(data=batch(0, 3))
-    found = kit.buffer.pop()
-    assert found is not None
+    kit = filled(batch(0, 3))
+    found = kit.popped()
     kit.buffer.used_up(*found)
     assert (kit.queue().fetch_offset, kit.buffer.pops) == (3, 1)
 
 
 def test_fetching_stays_where_it_is_while_something_waits_behind_the_damage() -> None:
-    kit = Kit()
-    kit.fetched(data=damaged(0, 2))
-    found = kit.buffer.pop()
-    assert found is not None
-    queue, chunk = found
+    kit = filled(damaged(0, 2))
+    queue, chunk = kit.popped()
     kit.fetched(data=batch(2, 1), fetch_offset=2)
     queue.fetch_offset = -1
     kit.buffer.used_up(queue, chunk)
@@ -103,8 +79,7 @@ def test_fetching_stays_where_it_is_while_something_waits_behind_the_damage() ->
 
 
 def test_what_is_lost_is_fetched_again_and_wakes_the_fetchers() -> None:
-    kit = Kit()
-    kit.fetched(data=batch(0, 3))
+    kit = filled(batch(0, 3))
     queue = kit.queue()
     kit.states[0].position = 2
     version = queue.version
@@ -120,9 +95,7 @@ def test_what_is_lost_is_fetched_again_and_wakes_the_fetchers() -> None:
 
 
 def test_a_paused_partition_keeps_its_turn_behind_the_others() -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 1))
-    kit.fetched(1, batch(0, 1))
+    kit = filled(batch(0, 1), batch(0, 1))
     kit.states[0].pause()
     for _ in range(3):
         found = kit.buffer.peek()

@@ -6,15 +6,14 @@ import pytest
 
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.wire.records.encode import Record, encode_batch, encode_marker
-from tests.fetch.kit import Kit, batch, damaged, tp
+from tests.fetch.kit import batch, damaged, filled, tp
 from tests.wire.recordkit import with_crc
 
 A, B, C = 1, 2, 3
 
 
 def test_a_message_is_finished_when_its_thread_comes_back() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3))
+    kit = filled(batch(0, 3))
     assert kit.take(A) == (0, 0)
     assert (kit.position(), kit.finished()) == (1, 0)
     assert kit.take(A) == (0, 1)
@@ -23,17 +22,8 @@ def test_a_message_is_finished_when_its_thread_comes_back() -> None:
     assert kit.finished() == 2
 
 
-def test_coming_back_for_nothing_finishes_too() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 1))
-    kit.take(A)
-    assert kit.take(A) is None
-    assert kit.finished() == 1
-
-
 def test_what_the_slowest_thread_has_in_flight_bounds_what_is_finished() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 6))
+    kit = filled(batch(0, 6))
     assert [kit.take(who) for who in (A, B, C)] == [(0, 0), (0, 1), (0, 2)]
     kit.take(B)
     kit.take(C)
@@ -49,9 +39,7 @@ def test_what_the_slowest_thread_has_in_flight_bounds_what_is_finished() -> None
 
 
 def test_who_waits_for_hands_to_be_empty_sees_only_the_partitions_asked_for() -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 1))
-    kit.fetched(1, batch(0, 1))
+    kit = filled(batch(0, 1), batch(0, 1))
     assert [kit.take(A), kit.take(B)] == [(0, 0), (1, 0)]
     assert kit.collector.has_in_flight({tp(0)})
     assert not kit.collector.has_in_flight({tp(0)}, but=A)
@@ -60,9 +48,7 @@ def test_who_waits_for_hands_to_be_empty_sees_only_the_partitions_asked_for() ->
 
 
 def test_a_batch_is_in_flight_as_a_whole() -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 3))
-    kit.fetched(1, batch(0, 3))
+    kit = filled(batch(0, 3), batch(0, 3))
     got = kit.collector.take_many(A, 5)
     assert [(m.partition_id, m.offset) for m in got] == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]
     assert (kit.finished(0), kit.finished(1)) == (0, 0)
@@ -73,24 +59,20 @@ def test_a_batch_is_in_flight_as_a_whole() -> None:
 
 
 def test_the_gap_behind_a_batch_in_flight_is_not_finished() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 2, last_offset_delta=6))
+    kit = filled(batch(0, 2, last_offset_delta=6))
     kit.fetched(0, batch(7, 2))
     assert [m.offset for m in kit.collector.take_many(A, 100)] == [0, 1, 7, 8]
     assert (kit.position(), kit.finished()) == (9, 0)
 
 
 def test_gaps_and_markers_at_the_end_of_a_chunk_are_passed() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 2, last_offset_delta=6) + encode_marker(commit=True, offset=7, producer_id=9))
+    kit = filled(batch(0, 2, last_offset_delta=6) + encode_marker(commit=True, offset=7, producer_id=9))
     assert kit.take_all() == [(0, 0), (0, 1)]
     assert (kit.position(), kit.finished()) == (8, 8)
 
 
 def test_a_gap_is_not_finished_before_the_message_in_flight_is() -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 1, last_offset_delta=9))
-    kit.fetched(1, batch(0, 1))
+    kit = filled(batch(0, 1, last_offset_delta=9), batch(0, 1))
     assert kit.take(A) == (0, 0)
     assert kit.take(B) == (1, 0)  # closes the chunk of partition 0
     assert (kit.position(0), kit.finished(0)) == (10, 0)
@@ -102,20 +84,16 @@ class TestPushedBack:
     """A deserializer could not use the message."""
 
     def test_it_comes_again_and_the_position_stays_before_it(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 3))
+        kit = filled(batch(0, 3))
         kit.take(A)
-        message = kit.collector.take(A)
-        assert message is not None
-        kit.collector.push_back(A, [message])
+        kit.refuse(A)
         assert (kit.position(), kit.finished()) == (1, 1)
         assert not kit.collector.has_in_flight()
         assert kit.take_all() == [(0, 1), (0, 2)]
         assert kit.finished() == 3
 
     def test_other_threads_get_it_too(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 4))
+        kit = filled(batch(0, 4))
         bad = kit.collector.take(A)
         assert kit.take(B) == (0, 1)
         assert bad is not None
@@ -130,8 +108,7 @@ class TestPushedBack:
         assert kit.finished() == 4
 
     def test_several_come_in_their_order(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 4))
+        kit = filled(batch(0, 4))
         first, second = kit.collector.take(A), kit.collector.take(B)
         assert first is not None
         assert second is not None
@@ -145,9 +122,7 @@ class TestPushedBack:
         assert kit.finished() == 3
 
     def test_the_rest_of_a_batch_stays_in_flight(self) -> None:
-        kit = Kit(2)
-        kit.fetched(0, batch(0, 3))
-        kit.fetched(1, batch(0, 3))
+        kit = filled(batch(0, 3), batch(0, 3))
         got = kit.collector.take_many(A, 6)
         kit.collector.push_back(A, got[1:])
         assert (kit.position(0), kit.position(1)) == (1, 0)
@@ -158,12 +133,8 @@ class TestPushedBack:
         assert (kit.finished(0), kit.finished(1)) == (3, 3)
 
     def test_of_a_held_partition_it_waits(self) -> None:
-        kit = Kit(2)
-        kit.fetched(0, batch(0, 2))
-        kit.fetched(1, batch(0, 1))
-        bad = kit.collector.take(A)
-        assert bad is not None
-        kit.collector.push_back(A, [bad])
+        kit = filled(batch(0, 2), batch(0, 1))
+        kit.refuse(A)
         kit.collector.shelve()
         kit.states[0].suspended = True
         assert kit.take_all() == [(1, 0)]
@@ -171,20 +142,15 @@ class TestPushedBack:
         assert kit.take_all() == [(0, 0), (0, 1)]
 
     def test_after_a_seek_it_is_forgotten(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 2))
-        bad = kit.collector.take(A)
-        assert bad is not None
-        kit.collector.push_back(A, [bad])
+        kit = filled(batch(0, 2))
+        kit.refuse(A)
         kit.collector.forget({tp(0)})
-        kit.states[0].seek(50)
-        kit.buffer.restart(tp(0))
+        kit.seek(0, 50)
         assert kit.take() is None
         assert kit.position() == 50
 
     def test_of_a_partition_that_is_gone_it_does_nothing(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 2))
+        kit = filled(batch(0, 2))
         bad = kit.collector.take(A)
         assert bad is not None
         kit.collector.forget({tp(0)})
@@ -195,9 +161,7 @@ class TestPushedBack:
 
 class TestInterruptions:
     def test_a_shelved_chunk_goes_on_where_it_was(self) -> None:
-        kit = Kit(2)
-        kit.fetched(0, batch(0, 3))
-        kit.fetched(1, batch(0, 1))
+        kit = filled(batch(0, 3), batch(0, 1))
         kit.take()
         kit.collector.shelve()
         kit.states[0].suspended = True
@@ -206,9 +170,7 @@ class TestInterruptions:
         assert kit.take_all() == [(0, 1), (0, 2)]
 
     def test_a_forgotten_partition_is_in_no_hand(self) -> None:
-        kit = Kit(2)
-        kit.fetched(0, batch(0, 2))
-        kit.fetched(1, batch(0, 2))
+        kit = filled(batch(0, 2), batch(0, 2))
         assert [kit.take(A), kit.take(A), kit.take(B)] == [(0, 0), (0, 1), (1, 0)]
         kit.collector.forget({tp(0)})
         assert not kit.collector.has_in_flight({tp(0)})
@@ -216,20 +178,17 @@ class TestInterruptions:
         assert kit.take(A) == (1, 1)
 
     def test_a_seek_in_the_middle_of_a_chunk(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 10))
+        kit = filled(batch(0, 10))
         kit.take()
         kit.collector.forget({tp(0)})
-        kit.states[0].seek(4)
-        kit.buffer.restart(tp(0))
+        kit.seek(0, 4)
         assert kit.take() is None
         assert kit.position() == 4
         kit.fetched(0, batch(0, 10))  # brokers answer with the whole batch
         assert kit.take_all() == [(0, n) for n in range(4, 10)]
 
     def test_the_end_of_a_chunk_does_not_undo_a_reset(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 2))
+        kit = filled(batch(0, 2))
         kit.take()
         kit.take()
         kit.collector.forget({tp(0)})
@@ -241,8 +200,7 @@ class TestInterruptions:
 
 class TestDamage:
     def test_what_comes_before_it_is_delivered_and_the_position_stays(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 2) + damaged(2, 2) + batch(4, 2))
+        kit = filled(batch(0, 2) + damaged(2, 2) + batch(4, 2))
         assert [kit.take(), kit.take()] == [(0, 0), (0, 1)]
         for _ in range(3):
             with pytest.raises(CorruptRecordError) as caught:
@@ -251,9 +209,7 @@ class TestDamage:
         assert (kit.position(), kit.finished()) == (2, 2)
 
     def test_the_other_partitions_go_on(self) -> None:
-        kit = Kit(2)
-        kit.fetched(0, damaged(0, 2))
-        kit.fetched(1, batch(0, 2))
+        kit = filled(damaged(0, 2), batch(0, 2))
         with pytest.raises(CorruptRecordError):
             kit.take()
         assert [kit.take(), kit.take()] == [(1, 0), (1, 1)]
@@ -261,8 +217,7 @@ class TestDamage:
             kit.take()
 
     def test_skipped_what_follows_is_delivered(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 2) + damaged(2, 2) + batch(4, 1) + damaged(5, 1))
+        kit = filled(batch(0, 2) + damaged(2, 2) + batch(4, 1) + damaged(5, 1))
         assert [kit.take(), kit.take()] == [(0, 0), (0, 1)]
         with pytest.raises(CorruptRecordError):
             kit.take()
@@ -282,8 +237,7 @@ class TestDamage:
         assert kit.take_all() == [(0, 6)]
 
     def test_skipping_loses_nothing_that_was_pushed_back(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 1) + damaged(1, 1) + batch(2, 1))
+        kit = filled(batch(0, 1) + damaged(1, 1) + batch(2, 1))
         bad = kit.collector.take(A)
         assert bad is not None
         with pytest.raises(CorruptRecordError):
@@ -293,19 +247,9 @@ class TestDamage:
         assert (kit.position(), kit.finished()) == (0, 0)
         assert kit.take_all() == [(0, 0), (0, 2)]
 
-    def test_a_batch_of_messages_ends_before_it(self) -> None:
-        kit = Kit(2)
-        kit.fetched(0, batch(0, 2) + damaged(2, 2))
-        got = kit.collector.take_many(A, 100)
-        assert [m.offset for m in got] == [0, 1]
-        with pytest.raises(CorruptRecordError):
-            kit.collector.take_many(A, 100)
-        assert kit.finished() == 2
-
     @pytest.mark.parametrize(("limit", "good"), [(10, 1), (2, 3), (10, 11), (10, 10), (1, 2)])
     def test_no_message_before_it_is_lost_whatever_the_limit(self, limit: int, good: int) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, good) + damaged(good, 1) + batch(good + 1, 1))
+        kit = filled(batch(0, good) + damaged(good, 1) + batch(good + 1, 1))
         got: list[int] = []
         errors = 0
         while True:
@@ -325,8 +269,7 @@ class TestDamage:
     def test_skipping_acts_on_what_raised_and_on_nothing_behind_it(self) -> None:
         """The checksum fits, so more is fetched behind the damage."""
         data = encode_batch([Record(b"bad")], base_offset=1)
-        kit = Kit()
-        kit.fetched(0, batch(0, 1) + with_crc(data[:61] + b"\x04" + data[62:]) + batch(2, 8))
+        kit = filled(batch(0, 1) + with_crc(data[:61] + b"\x04" + data[62:]) + batch(2, 8))
         kit.fetched(0, batch(10, 2))
         assert [m.offset for m in kit.collector.take_many(A, 4)] == [0]
         with pytest.raises(CorruptRecordError) as caught:
@@ -336,8 +279,7 @@ class TestDamage:
         assert [m.offset for m in kit.collector.take_many(A, 99)] == list(range(2, 12))
 
     def test_two_threads_that_met_one_error_skip_one_batch(self) -> None:
-        kit = Kit()
-        kit.fetched(0, damaged(0, 2) + damaged(2, 2) + batch(4, 1))
+        kit = filled(damaged(0, 2) + damaged(2, 2) + batch(4, 1))
         met = []
         for who in (A, B):
             with pytest.raises(CorruptRecordError) as caught:
@@ -352,8 +294,7 @@ class TestDamage:
         assert kit.position() == position
 
     def test_skipping_where_nothing_is_wrong_does_nothing(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 2))
+        kit = filled(batch(0, 2))
         kit.collector.skip_corrupt(tp(0))
         kit.collector.skip_corrupt(tp(5))
         assert kit.take_all() == [(0, 0), (0, 1)]
@@ -363,8 +304,7 @@ class TestTakenAway:
     """What a thread had in flight when its partition was taken away is told until the thread comes back."""
 
     def test_it_is_told_until_the_thread_comes_back(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 5))
+        kit = filled(batch(0, 5))
         for _ in range(3):
             kit.take(A)
         assert kit.collector.taken_away(A) == {}
@@ -376,8 +316,7 @@ class TestTakenAway:
         assert kit.collector.taken_away(A) == {}
 
     def test_a_seek_takes_nothing_away(self) -> None:
-        kit = Kit()
-        kit.fetched(0, batch(0, 5))
+        kit = filled(batch(0, 5))
         kit.take(A)
         kit.collector.forget({tp(0)})
         assert kit.collector.taken_away(A) == {}

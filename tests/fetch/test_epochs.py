@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from managedconsumer.fetch.epochs import EpochEnd, checked_epochs, epoch_ends_body, read_epoch_ends
-from managedconsumer.structs import ClusterSnapshot
 from managedconsumer.subscription_state import TopicPartitionState
-from tests.fetch.kit import TOPIC, Kit, batch, damaged, tp
-from tests.fetch.test_plan import cluster  # its leaders have epoch 7
+from tests.fetch.kit import Kit, batch, damaged, filled, tp
 
 
 def known(kit: Kit) -> list[int]:
@@ -17,16 +12,14 @@ def known(kit: Kit) -> list[int]:
 
 class TestWhatIsKnown:
     def test_of_every_message_handed_out(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 2, leader_epoch=3) + batch(2, 1, leader_epoch=3) + batch(3, 2, leader_epoch=5))
+        kit = filled(batch(0, 2, leader_epoch=3) + batch(2, 1, leader_epoch=3) + batch(3, 2, leader_epoch=5))
         kit.fetched(data=batch(5, 1, leader_epoch=5))
         kit.take_all()
         assert known(kit) == [-1, 3, 3, 3, 5, 5, 5]
         assert kit.states[0].leader_epoch == 5
 
     def test_what_is_fetched_ahead_does_not_count(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=4))
+        kit = filled(batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=4))
         assert kit.states[0].leader_epoch == -1
         for expected in (3, 3, 4, 4):
             kit.take()
@@ -35,14 +28,12 @@ class TestWhatIsKnown:
 
     def test_it_starts_in_the_middle_of_a_batch(self) -> None:
         kit = Kit()
-        kit.states[0].seek(2)
-        kit.buffer.restart(tp(0))
+        kit.seek(0, 2)
         kit.fetched(data=batch(0, 4, leader_epoch=6))
         assert kit.states[0].leader_epoch == 6  # of offset 1, which is in that batch
 
     def test_a_seek_forgets_all_of_it_and_a_pause_what_is_ahead(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=4))
+        kit = filled(batch(0, 2, leader_epoch=3) + batch(2, 2, leader_epoch=4))
         kit.take()
         kit.collector.shelve()
         kit.buffer.restart(tp(0))
@@ -62,8 +53,7 @@ class TestWhatIsKnown:
         assert kit.states[0].leader_epoch == 99
 
     def test_nothing_of_a_damaged_batch(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 2, leader_epoch=3) + damaged(2, 2))
+        kit = filled(batch(0, 2, leader_epoch=3) + damaged(2, 2))
         assert kit.states[0]._epochs == [(0, 3)]
 
     def test_a_committed_epoch_holds_until_another_begins(self) -> None:
@@ -72,33 +62,3 @@ class TestWhatIsKnown:
         assert (state.leader_epoch, state.epoch_before(10)) == (2, 2)
         state.note_epochs([(10, 2), (12, 4)])
         assert [state.epoch_before(offset) for offset in (10, 11, 12, 13)] == [2, 2, 2, 4]
-
-
-class TestWhatIsCompared:
-    @pytest.mark.parametrize(
-        ("committed", "told", "asked"),
-        [(-1, None, None), (3, 3, 3), (7, 7, None), (8, None, None)],
-        ids=["unknown", "an older leader's", "the present leader's", "one that nobody has come to"],
-    )
-    def test_which(self, committed: int, told: int | None, asked: int | None) -> None:
-        known, outdated = checked_epochs({tp(0): committed}, cluster({0: 1}))
-        assert (known.get(tp(0)), outdated.get(tp(0))) == (told, asked)
-
-    def test_without_metadata_nothing(self) -> None:
-        assert checked_epochs({tp(0): 3}, ClusterSnapshot()) == ({}, {})
-
-    def test_request_and_answer(self) -> None:
-        body = epoch_ends_body({tp(0): 3, tp(1): 4}, cluster({0: 1, 1: 1}))
-        (topic,) = body["topics"]
-        assert topic["topic"] == TOPIC
-        assert topic["partitions"] == [
-            {"partition": 0, "current_leader_epoch": 7, "leader_epoch": 3},
-            {"partition": 1, "current_leader_epoch": 7, "leader_epoch": 4},
-        ]
-        parts = [
-            {"partition": 0, "error_code": 0, "leader_epoch": 2, "end_offset": 17},
-            {"partition": 1, "error_code": 0, "leader_epoch": -1, "end_offset": -1},  # not known
-            {"partition": 2, "error_code": 74, "leader_epoch": -1, "end_offset": -1},
-        ]
-        answer = {"topics": [{"topic": TOPIC, "partitions": parts}]}
-        assert read_epoch_ends(answer, [tp(0), tp(1), tp(2)]) == {tp(0): EpochEnd(2, 17)}

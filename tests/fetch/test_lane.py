@@ -20,7 +20,7 @@ from managedconsumer.wire.records import FastPath, Lane, Message, load
 from managedconsumer.wire.records._lane_py import FastPath as PythonFastPath
 from managedconsumer.wire.records._lane_py import Lane as PythonLane
 from managedconsumer.wire.records.encode import Record, encode_batch
-from tests.fetch.kit import Kit, batch, tp
+from tests.fetch.kit import Kit, batch, filled, tp
 
 ME, OTHER = 1, 2
 
@@ -39,9 +39,7 @@ def settled(kit: Kit, partition: int = 0) -> tuple[int | None, int | None]:
 
 
 def test_the_short_way_gives_the_same_messages_in_the_same_order() -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 3) + batch(3, 2))
-    kit.fetched(1, batch(0, 2))
+    kit = filled(batch(0, 3) + batch(3, 2), batch(0, 2))
     taken = [next_offset(kit) for _ in range(7)]
     assert taken == [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 1)]
     assert next_offset(kit) is None
@@ -50,16 +48,8 @@ def test_the_short_way_gives_the_same_messages_in_the_same_order() -> None:
     assert kit.collector.handed_out == 7
 
 
-def test_the_short_way_is_really_taken() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 3))
-    kit.take(ME)
-    assert kit.collector.lane.attached
-
-
 def test_what_is_in_flight_is_not_finished_whoever_looks() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 5))
+    kit = filled(batch(0, 5))
     for expected in range(4):
         assert next_offset(kit) == (0, expected)
         assert settled(kit) == (expected + 1, expected)  # the commit worker looks between any two messages
@@ -68,9 +58,7 @@ def test_what_is_in_flight_is_not_finished_whoever_looks() -> None:
 
 
 def test_nothing_comes_out_of_a_partition_after_it_was_held() -> None:
-    kit = Kit(2)
-    kit.fetched(0, batch(0, 5))
-    kit.fetched(1, batch(0, 1))
+    kit = filled(batch(0, 5), batch(0, 1))
     assert [next_offset(kit), next_offset(kit)] == [(0, 0), (0, 1)]
     kit.collector.shelve()
     kit.states[0].suspended = True
@@ -82,8 +70,7 @@ def test_nothing_comes_out_of_a_partition_after_it_was_held() -> None:
 
 
 def test_nothing_comes_out_of_a_partition_after_it_was_taken_away() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 5))
+    kit = filled(batch(0, 5))
     assert [next_offset(kit), next_offset(kit)] == [(0, 0), (0, 1)]
     kit.collector.forget({tp(0)})
     kit.buffer.drop([tp(0)])
@@ -92,8 +79,7 @@ def test_nothing_comes_out_of_a_partition_after_it_was_taken_away() -> None:
 
 
 def test_a_second_consuming_thread_gets_its_own_hand() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 6))
+    kit = filled(batch(0, 6))
     assert [next_offset(kit), next_offset(kit)] == [(0, 0), (0, 1)]
     got: list[tuple[int, int] | None] = []
     thread = threading.Thread(target=lambda: got.append(next_offset(kit, OTHER)))
@@ -106,8 +92,7 @@ def test_a_second_consuming_thread_gets_its_own_hand() -> None:
 
 
 def test_a_lane_can_be_iterated_and_ends_where_the_long_way_ends() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 4))
+    kit = filled(batch(0, 4))
 
     def long_way() -> Message | None:
         return kit.collector.take(ME)
@@ -131,8 +116,7 @@ class Shop(FastPath):
 
 
 def test_consume_takes_the_short_way_and_passes_its_arguments_to_the_long_one() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 4))
+    kit = filled(batch(0, 4))
     shop, event = Shop(kit), object()
     assert shop.consume(False, event).offset == 0
     assert shop.consume().offset == 1
@@ -143,8 +127,7 @@ def test_consume_takes_the_short_way_and_passes_its_arguments_to_the_long_one() 
 
 
 def test_a_bound_consume_and_an_iterator_keep_the_consumer_and_make_no_circle() -> None:
-    kit = Kit()
-    kit.fetched(0, batch(0, 4))
+    kit = filled(batch(0, 4))
     shop = Shop(kit)
     gone, consume, messages = weakref.ref(shop), shop.consume, kit.collector.lane.iterate(shop.consume)
     gc.disable()
@@ -164,8 +147,7 @@ def test_consume_can_be_asked_for_its_signature_and_its_text() -> None:
 
 def test_a_thread_does_not_get_on_where_a_dead_one_was() -> None:
     """The system gives the numbers of ended threads away again; the lane knows them apart."""
-    kit = Kit()
-    kit.fetched(0, batch(0, 6))
+    kit = filled(batch(0, 6))
     lane = kit.collector.lane
     got: list[object] = []
 

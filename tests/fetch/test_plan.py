@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import errors as err
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch import resets
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
@@ -30,6 +29,12 @@ def plan(kit: Kit, snapshot: ClusterSnapshot | None = None, now: float = 0.0) ->
     return fp.plan_fetch(kit.buffer, list(kit.buffer), snapshot, LIMITS, now)
 
 
+def planned(kit: Kit, snapshot: ClusterSnapshot | None = None, now: float = 0.0) -> fp.FetchPlan:
+    made = plan(kit, snapshot, now)
+    assert made is not None
+    return made
+
+
 def asked(made: fp.FetchPlan | None) -> list[int]:
     assert made is not None
     return [part["partition"] for topic in made.body["topics"] for part in topic["partitions"]]
@@ -38,30 +43,12 @@ def asked(made: fp.FetchPlan | None) -> list[int]:
 class TestPlanning:
     def test_every_partition_that_wants_data_is_asked_for_once(self) -> None:
         kit = Kit(3)
-        kit.states[1].seek(42)
-        kit.buffer.restart(tp(1))
+        kit.seek(1, 42)
         made = plan(kit)
         assert asked(made) == [0, 1, 2]
         assert made is not None
         assert [p["fetch_offset"] for p in made.body["topics"][0]["partitions"]] == [0, 42, 0]
         assert plan(kit) is None  # all are on their way
-
-    def test_the_request_says_what_was_configured(self) -> None:
-        made = plan(Kit())
-        assert made is not None
-        assert (made.body["max_wait_ms"], made.body["isolation_level"], made.body["rack_id"]) == (70, 1, "r1")
-        part = made.body["topics"][0]["partitions"][0]
-        assert (part["partition_max_bytes"], part["current_leader_epoch"]) == (5000, 7)
-
-    def test_topics_go_by_id_where_all_ids_are_known(self) -> None:
-        made = plan(Kit())
-        assert made is not None
-        assert made.by_id
-        assert made.body["topics"][0]["topic_id"] == TOPIC_ID
-        old = plan(Kit(), cluster({0: 1}, topic_id=None))
-        assert old is not None
-        assert not old.by_id
-        assert old.body["topics"][0]["topic"] == TOPIC
 
     @pytest.mark.parametrize("obstacle", ["paused", "suspended"])
     def test_paused_and_held_partitions_are_left_out(self, obstacle: str) -> None:
@@ -101,8 +88,7 @@ class TestPlanning:
 
     def test_after_a_failure_partitions_rest(self) -> None:
         kit = Kit()
-        made = plan(kit)
-        assert made is not None
+        made = planned(kit)
         made.release(10.0)
         assert plan(kit, now=9.9) is None
         assert asked(plan(kit, now=10.0)) == [0]
@@ -110,8 +96,7 @@ class TestPlanning:
     def test_after_an_answer_that_was_too_large_each_is_asked_alone(self) -> None:
         """A broker sends the first batch whole, however large (KIP-74): this finds the partition that it is of."""
         kit = Kit(3)
-        made = plan(kit)
-        assert made is not None
+        made = planned(kit)
         assert made.separate() is None
         for number in range(2):
             alone = plan(kit)
@@ -120,8 +105,7 @@ class TestPlanning:
             assert alone.body["max_wait_ms"] == 0, "the others are waiting"
             alone.release()
             alone.answered()
-        alone = plan(kit)
-        assert alone is not None
+        alone = planned(kit)
         line = alone.separate()
         assert line is not None
         assert line.queue.tp == tp(2)
@@ -130,8 +114,7 @@ class TestPlanning:
     def test_a_failure_says_nothing_about_a_partition_that_has_moved_on(self) -> None:
         kit = Kit()
         made = plan(kit)
-        kit.states[0].seek(7)
-        kit.buffer.restart(tp(0))
+        kit.seek(0, 7)
         assert made is not None
         made.release(10.0)
         assert asked(plan(kit)) == [0]
@@ -148,8 +131,7 @@ class TestPlanning:
 
 
 def read(kit: Kit, code: int = 0, records: Any = None, partition: int = 0, **fields: Any) -> list[fp.PartitionResult]:
-    made = plan(kit)
-    assert made is not None
+    made = planned(kit)
     part = {"partition_index": partition, "error_code": code, "records": records, **fields}
     return fp.read_answer(made, {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}, LIMITS)
 
@@ -169,39 +151,6 @@ class TestAnswers:
         assert result.chunk is not None
         assert [m.offset for m in result.chunk] == [2, 3]
 
-    def test_no_records_are_no_error(self) -> None:
-        (result,) = read(Kit(), records=None)
-        assert result.chunk is not None
-        assert list(result.chunk) == []
-
-    @pytest.mark.parametrize(
-        ("code", "outcome"),
-        [
-            (1, fp.Outcome.RESET),
-            (3, fp.Outcome.REFRESH),
-            (6, fp.Outcome.REFRESH),
-            (74, fp.Outcome.REFRESH),
-            (75, fp.Outcome.RETRY),
-            (100, fp.Outcome.REFRESH),
-            (56, fp.Outcome.REFRESH),
-            (29, fp.Outcome.RAISE),
-            (12345, fp.Outcome.RETRY),  # a broker of the future
-        ],
-    )
-    def test_error_codes(self, code: int, outcome: fp.Outcome) -> None:
-        (result,) = read(Kit(), code)
-        assert result.outcome is outcome
-        assert isinstance(result.error, err.ProtocolClientError)
-        assert result.error.code == code
-
-    def test_a_topic_that_may_not_be_read_is_named_with_its_remedy(self) -> None:
-        (result,) = read(Kit(), 29)
-        assert f"may not read topic {TOPIC!r}: READ on the topic must be allowed" in str(result.error)
-        assert f"--operation Read --topic {TOPIC}" in str(result.error)
-
-    def test_what_nobody_asked_for_is_ignored(self) -> None:
-        assert read(Kit(), partition=17, records=batch(0, 1)) == []
-
 
 class TestOffsetLookUps:
     def test_requests_go_to_the_leaders(self) -> None:
@@ -210,29 +159,11 @@ class TestOffsetLookUps:
         assert grouped == {1: {tp(0): -1}, 2: {tp(1): -2}}
         assert homeless == [tp(2), TopicPartition("unknown", 0)]
 
-    def test_a_request_names_each_topic_once(self) -> None:
-        body = resets.list_offsets_body({tp(0): -1, tp(1): 5000}, 1, 30000)
-        assert [t["name"] for t in body["topics"]] == [TOPIC]
-        assert [p["timestamp"] for p in body["topics"][0]["partitions"]] == [-1, 5000]
-        assert body["isolation_level"] == 1
-
-    def test_what_the_answer_leaves_out_counts_as_unknown(self) -> None:
-        part = {"partition_index": 0, "error_code": 0, "offset": 17, "timestamp": 5, "leader_epoch": 3}
-        found = resets.read_list_offsets({"topics": [{"name": TOPIC, "partitions": [part]}]}, [tp(0), tp(1)])
-        assert found[tp(0)] == (17, 5, 3, None)
-        assert isinstance(found[tp(1)].error, err.UnknownTopicOrPartition)
-
-    def test_errors_are_typed(self) -> None:
-        part = {"partition_index": 0, "error_code": 6, "offset": -1, "timestamp": -1}
-        found = resets.read_list_offsets({"topics": [{"name": TOPIC, "partitions": [part]}]}, [tp(0)])
-        assert isinstance(found[tp(0)].error, err.NotLeaderForPartition)
-
 
 def test_an_answer_by_name_to_a_request_by_id() -> None:
     """Kafka 2.8 to 3.0 tell topic ids in their metadata, and know a Fetch by names only."""
     kit = Kit()
-    made = plan(kit)
-    assert made is not None
+    made = planned(kit)
     part = {"partition_index": 0, "error_code": 0, "records": batch(0, 1)}
     answer = {"responses": [{"topic": TOPIC, "topic_id": bytes(16), "partitions": [part]}]}
     (result,) = fp.read_answer(made, answer, LIMITS)

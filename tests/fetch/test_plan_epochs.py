@@ -6,22 +6,14 @@ from typing import Any
 
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch import request
-from tests.fetch.kit import Kit, batch, damaged, tp
-from tests.fetch.test_plan import LIMITS, TOPIC_ID, cluster, plan
+from tests.fetch.kit import Kit, batch, damaged, filled
+from tests.fetch.test_plan import LIMITS, cluster, plan, planned
 
 
 def part_asked(made: fp.FetchPlan | None) -> dict[str, Any]:
     assert made is not None
     part: dict[str, Any] = made.body["topics"][0]["partitions"][0]
     return part
-
-
-def answer(made: fp.FetchPlan, **part: Any) -> fp.PartitionResult:
-    whole = {"partition_index": 0, "error_code": 0, "records": b"", "high_watermark": 9, **part}
-    (result,) = fp.read_answer(
-        made, {"responses": [{"topic": "", "topic_id": TOPIC_ID, "partitions": [whole]}]}, LIMITS
-    )
-    return result
 
 
 class TestEpochs:
@@ -33,40 +25,19 @@ class TestEpochs:
         assert part_asked(plan(kit))["last_fetched_epoch"] == 5
 
     def test_a_seek_forgets_it(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 3, leader_epoch=5))
-        kit.states[0].seek(1)
-        kit.buffer.restart(tp(0))
+        kit = filled(batch(0, 3, leader_epoch=5))
+        kit.seek(0, 1)
         assert part_asked(plan(kit))["last_fetched_epoch"] == -1
 
     def test_nothing_is_claimed_behind_damage(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 3, leader_epoch=5) + damaged(3, 2))
+        kit = filled(batch(0, 3, leader_epoch=5) + damaged(3, 2))
         assert kit.queue().last_epoch == -1
 
-    def test_a_follower_is_not_asked_to_compare(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 3, leader_epoch=5))
-        kit.queue().read_replica = 2
-        assert part_asked(plan(kit))["last_fetched_epoch"] == -1
-
     def test_old_brokers_are_not_told(self) -> None:
-        kit = Kit()
-        kit.fetched(data=batch(0, 3, leader_epoch=5))
-        made = plan(kit)
-        assert made is not None
+        kit = filled(batch(0, 3, leader_epoch=5))
+        made = planned(kit)
         request.forget_epochs(made.body["topics"])
         assert part_asked(made)["last_fetched_epoch"] == -1
-
-    def test_a_diverging_log_is_no_data(self) -> None:
-        made = plan(Kit())
-        assert made is not None
-        result = answer(made, diverging_epoch={"epoch": 3, "end_offset": 7})
-        assert (result.outcome, result.chunk) == (fp.Outcome.TRUNCATED, None)
-        kit = Kit()
-        made = plan(kit)
-        assert made is not None
-        assert answer(made, diverging_epoch={"epoch": -1, "end_offset": -1}).outcome is fp.Outcome.DATA
 
 
 class TestRecreatedTopics:
@@ -106,23 +77,7 @@ class TestPreferredReplicas:
         assert self.asked(kit, 1.0) == (1, "")  # at once
         assert self.asked(kit, 60.0) == (1, "r2")
 
-    def test_a_leader_that_fails_is_asked_again_later(self) -> None:
-        kit = Kit()
-        made = plan(kit)
-        assert made is not None
-        made.failed(1.0, 1.5)
-        assert plan(kit, now=1.4) is None
-        assert plan(kit, now=1.5) is not None
-
     def test_a_follower_that_the_metadata_do_not_know_is_not_waited_for(self) -> None:
         kit, nodes = Kit(), cluster({0: 1})
         fp.go_to_replica(kit.queue(), 9, 30.0, nodes, 0.0)
         assert self.asked(kit, 0.0) == (1, "")
-
-    def test_the_named_replica_is_asked_while_it_lives(self) -> None:
-        kit = Kit()
-        assert fp.source_node(kit.queue(), cluster({0: 1})) == 1
-        kit.queue().read_replica = 2
-        assert fp.source_node(kit.queue(), cluster({0: 1})) == 2
-        kit.queue().read_replica = 9  # not in the cluster any more
-        assert fp.source_node(kit.queue(), cluster({0: 1})) == 1

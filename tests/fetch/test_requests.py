@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.errors import CorruptRecordError
+from managedconsumer.errors import CorruptRecordError, UnknownTopicOrPartition
 from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.request import FetchSession
@@ -47,15 +47,15 @@ def _part(number: int, offset: int = 0, **more: int) -> dict[str, Any]:
 class TestFetch:
     def test_by_id(self) -> None:
         kit = Kit(2)
-        made = _plan(kit)
+        made = _plan(kit, max_wait_ms=70, isolation_level=1, rack="r1")
         assert made.body == {
             "replica_id": -1,
-            "max_wait_ms": 100,
+            "max_wait_ms": 70,
             "min_bytes": 1,
             "max_bytes": 1048576,
-            "isolation_level": 0,
+            "isolation_level": 1,
             "topics": [{"topic": TOPIC, "topic_id": TOPIC_ID, "partitions": [_part(0), _part(1)]}],
-            "rack_id": "",
+            "rack_id": "r1",
         }
         assert made.by_id is True
         lines = [(line.queue, line.version, line.offset) for line in made.lines]
@@ -115,19 +115,30 @@ class TestFetch:
         assert queue.context.partition == "partition 0"
 
 
-class TestFetchAnswers:
-    def _read(self, kit: Kit, code: int = 0, records: Any = None, **fields: Any) -> fp.PartitionResult:
-        made = _plan(kit)
-        part = {"partition_index": 0, "error_code": code, "records": records, **fields}
-        answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
-        (result,) = fp.read_answer(made, answer, fp.FetchLimits())
-        assert (result.queue, result.version) == (kit.queue(), kit.queue().version)
-        assert result.answer is part
-        return result
+def _read(
+    kit: Kit, code: int = 0, records: Any = None, limits: fp.FetchLimits | None = None, **fields: Any
+) -> fp.PartitionResult:
+    made = _plan(kit)
+    part = {"partition_index": 0, "error_code": code, "records": records, **fields}
+    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
+    (result,) = fp.read_answer(made, answer, limits or fp.FetchLimits())
+    made.release()
+    assert (result.queue, result.version) == (kit.queue(), kit.queue().version)
+    assert result.answer is part
+    return result
 
+
+def _found(data: bytes, **limits: Any) -> list[int]:
+    """The offsets of the records in an answer."""
+    chunk = _read(Kit(), records=data, limits=fp.FetchLimits(**limits)).chunk
+    assert chunk is not None
+    return [message.offset for message in chunk]
+
+
+class TestFetchAnswers:
     @pytest.mark.parametrize(("code", "error"), [(1, True), (6, True), (0, False)])
     def test_what_came_is_kept_with_its_ticket(self, code: int, error: bool) -> None:
-        result = self._read(Kit(), code)
+        result = _read(Kit(), code)
         assert (result.error is not None, result.chunk is None) == (error, error)
 
     @pytest.mark.parametrize(
@@ -141,12 +152,13 @@ class TestFetchAnswers:
         ],
     )
     def test_a_log_that_diverges(self, diverging: dict[str, Any], outcome: fp.Outcome) -> None:
-        result = self._read(Kit(), **diverging)
+        result = _read(Kit(), **diverging)
         assert (result.outcome, result.error) == (outcome, None)
+        assert (result.chunk is None) == (outcome is fp.Outcome.TRUNCATED)
 
     def test_under_read_uncommitted_aborted_transactions_are_delivered(self) -> None:
         data = batch(0, 2, producer_id=5, transactional=True)
-        result = self._read(Kit(), records=data, aborted_transactions=[{"producer_id": 5, "first_offset": 0}])
+        result = _read(Kit(), records=data, aborted_transactions=[{"producer_id": 5, "first_offset": 0}])
         assert result.chunk is not None
         assert [message.offset for message in result.chunk] == [0, 1]
 
@@ -198,14 +210,16 @@ class TestListOffsets:
 
     def test_what_is_not_in_the_answer(self, caplog: pytest.LogCaptureFixture) -> None:
         old = {"partition_index": 0, "error_code": 0, "offset": 17, "timestamp": 5}
+        new = {"partition_index": 1, "error_code": 0, "offset": 18, "timestamp": 6, "leader_epoch": 3}
         other = {"partition_index": 9, "error_code": 0, "offset": 1, "timestamp": 5}
-        found = resets.read_list_offsets(
-            {"topics": [{"name": TOPIC, "partitions": [other, old]}]}, [tp(0), TopicPartition("u", 2)]
-        )
-        assert set(found) == {tp(0), TopicPartition("u", 2)}
-        assert found[tp(0)] == (17, 5, -1, None)
-        assert found[TopicPartition("u", 2)][:3] == (-1, -1, -1)
-        assert found[TopicPartition("u", 2)].may_change
+        unknown = TopicPartition("u", 2)
+        answer = {"topics": [{"name": TOPIC, "partitions": [other, old, new]}]}
+        found = resets.read_list_offsets(answer, [tp(0), tp(1), unknown])
+        assert set(found) == {tp(0), tp(1), unknown}
+        assert (found[tp(0)], found[tp(1)]) == ((17, 5, -1, None), (18, 6, 3, None))
+        assert found[unknown][:3] == (-1, -1, -1)
+        assert found[unknown].may_change
+        assert isinstance(found[unknown].error, UnknownTopicOrPartition)
         assert [record.getMessage() for record in caplog.records] == [
             "ignoring orders-9 in an answer about offsets: it was not asked for"
         ]
@@ -260,15 +274,11 @@ class TestAnotherLeader:
         made.release(50.0)
         return made
 
-    def test_where_another_broker_leads_by_now_nothing_waits(self) -> None:
+    @pytest.mark.parametrize(("node", "moved"), [(0, True), (1, False)])  # broker 1 leads
+    def test_only_where_the_same_broker_leads_its_recovery_is_waited_for(self, node: int, moved: bool) -> None:
         kit = Kit()
-        assert self._resting(kit).ask_new_leaders(0, _cluster())  # broker 1 leads
-        assert kit.queue().retry_at == 0.0
-
-    def test_where_the_same_broker_leads_its_recovery_is_waited_for(self) -> None:
-        kit = Kit()
-        assert not self._resting(kit).ask_new_leaders(1, _cluster())
-        assert kit.queue().retry_at == 50.0
+        assert bool(self._resting(kit).ask_new_leaders(node, _cluster())) is moved
+        assert kit.queue().retry_at == (0.0 if moved else 50.0)
 
     def test_a_partition_that_has_moved_on_is_left_alone(self) -> None:
         kit = Kit()
@@ -279,48 +289,17 @@ class TestAnotherLeader:
         assert kit.queue().retry_at == 60.0
 
 
-def test_a_request_alone_ends_with_its_answer() -> None:
-    kit = Kit(2, max_bytes=1 << 26)
-    made = _plan(kit)
-    assert made.separate() is None
-    assert [queue.alone for queue in kit.buffer] == [True, True]
-    alone = _plan(kit)
-    alone.answered()
-    assert [queue.alone for queue in kit.buffer] == [False, True]
-    other = _plan(kit)
-    line = other.separate()
-    assert line is not None
-    assert (line.queue, line.queue.alone) == (kit.queue(1), False)
-
-
 def test_a_damaged_batch_is_found_or_not_as_configured() -> None:
-    kit = Kit()
-    made = _plan(kit)
-    part = {"partition_index": 0, "error_code": 0, "records": damaged(0, 2)}
-    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
-    for checked in (True, False):
-        (result,) = fp.read_answer(made, answer, fp.FetchLimits(check_crcs=checked))
-        assert result.chunk is not None
-        if checked:
-            with pytest.raises(CorruptRecordError):
-                list(result.chunk)
-        else:
-            assert len(list(result.chunk)) == 2
+    assert _found(damaged(0, 2), check_crcs=False) == [0, 1]
+    with pytest.raises(CorruptRecordError):
+        _found(damaged(0, 2), check_crcs=True)
 
 
 def test_a_batch_that_decompresses_to_too_much_is_damage() -> None:
-    kit = Kit()
-    made = _plan(kit)
     data = encode_batch([Record(bytes(5000))], codec="gzip")
-    part = {"partition_index": 0, "error_code": 0, "records": data}
-    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
-    (result,) = fp.read_answer(made, answer, fp.FetchLimits(max_batch_bytes=4000))
-    assert result.chunk is not None
+    assert _found(data, max_batch_bytes=6000) == [0]
     with pytest.raises(CorruptRecordError):
-        list(result.chunk)
-    (result,) = fp.read_answer(made, answer, fp.FetchLimits(max_batch_bytes=6000))
-    assert result.chunk is not None
-    assert len(list(result.chunk)) == 1
+        _found(data, max_batch_bytes=4000)
 
 
 def test_two_topics_are_asked_for_under_their_own_names() -> None:
@@ -335,19 +314,13 @@ def test_two_topics_are_asked_for_under_their_own_names() -> None:
 
 @pytest.mark.parametrize(("code", "ours"), [(29, True), (6, False), (2, False)])
 def test_only_a_refused_topic_has_the_remedy_in_its_text(code: int, ours: bool) -> None:
-    kit = Kit()
-    made = _plan(kit)
-    part = {"partition_index": 0, "error_code": code, "records": None}
-    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
-    (result,) = fp.read_answer(made, answer, fp.FetchLimits())
-    assert ("kafka-acls.sh" in str(result.error)) is ours
+    text = str(_read(Kit(), code).error)
+    assert (f"may not read topic {TOPIC!r}: READ on the topic must be allowed" in text) is ours
+    assert ("kafka-acls.sh" in text and f"--operation Read --topic {TOPIC}" in text) is ours
 
 
 def test_an_answer_without_records_takes_no_room() -> None:
-    kit = Kit()
-    made = _plan(kit)
-    part = {"partition_index": 0, "error_code": 0, "records": None}
-    answer = {"responses": [{"topic_id": TOPIC_ID, "topic": "", "partitions": [part]}]}
-    (result,) = fp.read_answer(made, answer, fp.FetchLimits())
-    assert result.chunk is not None
-    assert (result.chunk.nbytes, result.chunk.record_count, result.chunk.next_fetch_offset) == (0, 0, 0)
+    chunk = _read(Kit()).chunk
+    assert chunk is not None
+    assert list(chunk) == []
+    assert (chunk.nbytes, chunk.record_count, chunk.next_fetch_offset) == (0, 0, 0)

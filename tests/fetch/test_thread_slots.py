@@ -56,6 +56,14 @@ def three(kit: Kit) -> Iterator[list[Consuming]]:
         yield [Consuming(kit, lambda fn, pool=pool: pool.submit(fn).result()) for pool in pools]
 
 
+def begun(kit: Kit, three: list[Consuming], count: int) -> tuple[Consuming, Consuming]:
+    """Two of the threads, of which one has gone past the lock already; so many messages are there in all."""
+    one, two, _ = three
+    kit.fetched(0, batch(0, count))
+    assert [one.at_the_lock(), two.at_the_lock(), one.past_the_lock()] == [(0, 0), (0, 1), (0, 2)]
+    return one, two
+
+
 def settled(kit: Kit, partition: int = 0) -> tuple[int | None, int | None]:
     kit.collector.settle_lane()
     return kit.position(partition), kit.finished(partition)
@@ -90,9 +98,7 @@ def test_only_who_comes_back_finishes_its_message(kit: Kit, three: list[Consumin
 
 
 def test_what_a_thread_takes_after_somebody_looked_is_noted_too(kit: Kit, three: list[Consuming]) -> None:
-    one, two, _ = three
-    kit.fetched(0, batch(0, 8))
-    assert [one.at_the_lock(), two.at_the_lock(), one.past_the_lock()] == [(0, 0), (0, 1), (0, 2)]
+    one, two = begun(kit, three, 8)
     assert settled(kit) == (3, 1)  # the commit worker looks, which ends the lane for both
     assert two.past_the_lock() is None
     assert one.at_the_lock() == (0, 3)
@@ -102,10 +108,8 @@ def test_what_a_thread_takes_after_somebody_looked_is_noted_too(kit: Kit, three:
 
 def test_who_has_a_message_of_another_partition_comes_to_the_lock(kit: Kit, three: list[Consuming]) -> None:
     """A rebalance may wait for that message, and is told at the lock that it came back."""
-    one, two, _ = three
-    kit.fetched(0, batch(0, 3))
+    one, two = begun(kit, three, 3)
     kit.fetched(1, batch(0, 4))
-    assert [one.at_the_lock(), two.at_the_lock(), one.past_the_lock()] == [(0, 0), (0, 1), (0, 2)]
     assert one.at_the_lock() == (1, 0)
     assert two.past_the_lock() is None
     assert kit.collector.has_in_flight({tp(0)})
@@ -129,12 +133,9 @@ def test_who_has_a_batch_in_flight_comes_to_the_lock(kit: Kit, three: list[Consu
 def test_a_batch_after_a_seek_back_is_in_flight_from_its_first_message(
     kit: Kit, three: list[Consuming], again: int
 ) -> None:
-    one, two, _ = three
-    kit.fetched(0, batch(0, 6))
-    assert [one.at_the_lock(), two.at_the_lock(), one.past_the_lock()] == [(0, 0), (0, 1), (0, 2)]
+    one, two = begun(kit, three, 6)
     kit.collector.forget({tp(0)})
-    kit.states[0].seek(again)
-    kit.buffer.restart(tp(0))
+    kit.seek(0, again)
     kit.fetched(0, batch(0, 9), again)
     assert one.batch(3) == list(range(again, again + 3))
     assert two.at_the_lock() == (0, again + 3)
@@ -144,9 +145,7 @@ def test_a_batch_after_a_seek_back_is_in_flight_from_its_first_message(
 
 @pytest.mark.parametrize("how", ["shelve", "forget", "take_away", "leave"])
 def test_nothing_comes_past_the_lock_after_a_partition_was_taken(kit: Kit, three: list[Consuming], how: str) -> None:
-    one, two, _ = three
-    kit.fetched(0, batch(0, 9))
-    assert [one.at_the_lock(), two.at_the_lock(), one.past_the_lock()] == [(0, 0), (0, 1), (0, 2)]
+    one, two = begun(kit, three, 9)
     if how == "leave":
         kit.collector.lane.leave()
     elif how == "shelve":

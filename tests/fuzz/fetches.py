@@ -18,10 +18,7 @@ class Fetches:
 
     def case(self, rng: random.Random) -> Case:
         topics = [
-            {
-                "topic_id": rng.randbytes(16),
-                "partitions": [_part(rng) for _ in range(rng.choice((0, 1, 1, 2, 9)))],
-            }
+            {"topic_id": rng.randbytes(16), "partitions": [_part(rng) for _ in range(rng.choice((0, 1, 1, 2, 9)))]}
             for _ in range(rng.choice((0, 1, 1, 2, 4)))
         ]
         body = {"error_code": rng.choice((0, 0, 70)), "session_id": rng.randrange(2**31), "responses": topics}

@@ -25,6 +25,10 @@ _STATE = (
     *("position", "next_fetch_offset", "record_count", "nbytes", "needs_bytes", "last_leader_epoch", "corrupt"),
     *("exhausted", "active", "fetch_offset", "epochs"),
 )
+_FIELDS = (
+    *("value", "partition_key", "key", "offset", "timestamp", "topic", "partition_id", "partition", "timestamp_type"),
+    *("leader_epoch", "protocol_version", "compression_type", "produce_attempt", "delivery_report_q"),
+)
 # Where format 2's header has its numbers, and how many bytes they take.
 _HEADER_FIELDS = ((0, 8), (8, 4), (12, 4), (16, 1), (21, 2), (23, 4), (27, 8), (35, 8), (43, 8), (57, 4))
 _MAX_BATCH_BYTES = 1 << 16
@@ -243,5 +247,4 @@ def _told(message: Any) -> tuple[Any, ...]:
         headers: Any = list(message.headers)
     except (CorruptRecordError, UnicodeDecodeError) as error:
         headers = type(error).__name__
-    names = ("value", "partition_key", "offset", "timestamp", "timestamp_type", "leader_epoch", "protocol_version")
-    return (*(getattr(message, name) for name in names), headers, message.compression_type)
+    return (*(getattr(message, name) for name in _FIELDS), headers, len(message), bool(message), repr(message))

@@ -26,21 +26,8 @@ _FIELDS: dict[str, Any] = {
     "list": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "integer"}}}},
     "in": {"type": "object", "properties": {"text": {"type": "string"}}},
 }
-_PIECES = (
-    b'{"n": 1}',
-    b'{"new": [',
-    b'{"text": "',
-    b'"}',
-    b"}",
-    b"]",
-    b", ",
-    b"\n",
-    b"{",
-    b'"\xff"',
-    b"\\ud800",
-    b"\0",
-    b"{}",
-)
+_PIECES = (b'{"n": 1}', b'{"new": [', b'{"text": "', b'"}', b"}", b"]", b", ", b"\n", b"{", b'"\xff"')
+_PIECES += (b"\\ud800", b"\0", b"{}")
 
 
 class JsonValues:
@@ -108,18 +95,8 @@ class Registries:
         if kind == 0:
             schema = mutate(schema, rng, 3)
         elif kind == 1:
-            words = (
-                "null",
-                "int",
-                "string",
-                "array",
-                "record",
-                "decimal",
-                '"size": 3',
-                '"precision": 38',
-                '"V"',
-                '"I"',
-            )
+            words = ("null", "int", "string", "array", "record", "decimal", '"V"', '"I"')
+            words += ('"size": 3', '"precision": 38')
             text = self.schema.replace(
                 rng.choice(words), rng.choice((*words, "V", "I", "-1", "[]", "{}")), rng.randrange(1, 4)
             )

@@ -18,16 +18,11 @@ from managedconsumer.observe import serve
 from managedconsumer.observe.catalogue import MEASURES, OF_RUNS
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 
 ROOT = Path(__file__).parent.parent.parent
 EXAMPLES = ROOT / "examples" / "observability"
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as made:
-        made.produce("orders", [b"x"] * 10)
-        yield made
+broker = memory_broker({"orders": 2}, [b"x"] * 10, scope="module")
 
 
 def worked(broker: MemoryBroker, metrics: Any) -> ManagedBalancedConsumer:

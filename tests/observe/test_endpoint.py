@@ -23,14 +23,10 @@ from managedconsumer.observe.metrics import Metrics
 from managedconsumer.runtime import serving
 from managedconsumer.runtime.waiting.handlers import default_handler
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 4}) as made:
-        made.produce("orders", [b"x"] * 40)
-        yield made
+broker = memory_broker({"orders": 4}, [b"x"] * 40, scope="module")
 
 
 @pytest.fixture

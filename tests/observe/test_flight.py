@@ -22,6 +22,8 @@ from managedconsumer.errors import ConfigurationError
 from managedconsumer.observe.flight import FlightRecorder, lines_of
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
+from tests.conftest import Ended
+from tests.memory import memory_broker
 from tests.waiting import until
 
 Made = Callable[..., FlightRecorder]
@@ -33,23 +35,16 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def recorder(path: Path) -> Iterator[Made]:
-    made: list[FlightRecorder] = []
-
+def recorder(path: Path, ended: Ended) -> Made:
     def make(size: int = 4096) -> FlightRecorder:
-        made.append(FlightRecorder(path, ThreadingHandler(), size))
-        made[-1].open()
-        return made[-1]
+        made = ended(FlightRecorder(path, ThreadingHandler(), size))
+        made.open()
+        return made
 
-    yield make
-    for each in made:
-        each.close()
+    return make
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as made:
-        yield made
+broker = memory_broker({"orders": 2})
 
 
 def event(number: int) -> GroupEvent:

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ import pytest
 from managedconsumer import BalancedConsumer, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
 WAYS: dict[str, Callable[[Any], object]] = {
@@ -25,11 +26,7 @@ WAYS: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        made.produce("orders", [b"first"])
-        yield made
+broker = memory_broker({"orders": 1}, [b"first"])
 
 
 @pytest.mark.parametrize("way", WAYS)

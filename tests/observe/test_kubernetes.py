@@ -17,6 +17,7 @@ import yaml
 
 from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -55,12 +56,7 @@ def test_the_pod_runs_the_program_and_asks_it() -> None:
     assert {str(each["port"]) for each in probes} == {port} == {str(container["ports"][0]["containerPort"])}
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as made:
-        for partition in range(2):
-            made.produce("orders", [b"a", b"b"], partition=partition)
-        yield made
+broker = memory_broker({"orders": 2}, [b"a", b"b"], [0, 1])
 
 
 class Pod:

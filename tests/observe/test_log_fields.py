@@ -8,7 +8,6 @@ import io
 import json
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +18,12 @@ from managedconsumer.logs import LogFields
 from managedconsumer.structs import NO_GENERATION, Generation
 from managedconsumer.testing import MemoryBroker
 from tests.interop.docskit import programs
+from tests.memory import memory_broker
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 FIELDS = ("group", "member", "generation", "topic", "partition")
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        yield made
+broker = memory_broker({"orders": 1})
 
 
 @pytest.fixture(autouse=True)

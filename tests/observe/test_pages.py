@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,16 +12,11 @@ from prometheus_client import generate_latest
 
 from managedconsumer.testing import MemoryBroker
 from tests.interop.docskit import programs
+from tests.memory import memory_broker
 from tests.pages import text_of
 
 PAGE = "observability.rst"
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1}) as made:
-        made.produce("orders", [b"first", b"second"])
-        yield made
+broker = memory_broker({"orders": 1}, [b"first", b"second"])
 
 
 def program(heading: str, broker: MemoryBroker) -> str:

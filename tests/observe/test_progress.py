@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,34 +16,26 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer, PartitionProgress, SimpleConsumer, TopicPartition
 from managedconsumer.fetch import stuck
 from managedconsumer.testing import MemoryBroker
+from tests.conftest import Ended
+from tests.memory import memory_broker
 from tests.waiting import until
 
 Open = Callable[..., Any]
+broker = memory_broker({"orders": 1, "bills": 1})
 
 
 @pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 1, "bills": 1}) as made:
-        yield made
-
-
-@pytest.fixture
-def opened(broker: MemoryBroker) -> Iterator[Open]:
+def opened(broker: MemoryBroker, ended: Ended) -> Open:
     """``opened(kind, **options)``: a started consumer; stopped at the end of the test."""
-    made: list[Any] = []
 
     def open_one(kind: str, topic: Any = "orders", **options: Any) -> Any:
         options = {"consumer_timeout_ms": 20_000, **options}
         if kind == "simple":
-            made.append(SimpleConsumer(topic, broker.bootstrap, **options))
-        else:
-            options["group_protocol"] = kind
-            made.append(ManagedBalancedConsumer(topic, broker.bootstrap, "g", heartbeat_interval_ms=50, **options))
-        return made[-1]
+            return ended(SimpleConsumer(topic, broker.bootstrap, **options))
+        options["group_protocol"] = kind
+        return ended(ManagedBalancedConsumer(topic, broker.bootstrap, "g", heartbeat_interval_ms=50, **options))
 
-    yield open_one
-    for consumer in made:
-        consumer.stop()
+    return open_one
 
 
 def only(consumer: Any) -> PartitionProgress:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from managedconsumer import errors as err
 from managedconsumer.observe import process_span
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.records.encode import Record
+from tests.memory import memory_broker
 
 COUNT = 6
 
@@ -46,10 +46,7 @@ class Traced:
         return [span for span in self.exporter.get_finished_spans() if span.name == name]
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"orders": 2}) as made:
-        yield made
+broker = memory_broker({"orders": 2})
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,16 +19,13 @@ from managedconsumer.observe.metrics import Metrics
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.records.encode import Record
+from tests.conftest import Ended
+from tests.memory import memory_broker
 from tests.waiting import until
 
 TOPIC = "orders"
 LONG = 60.0
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2}) as broker:
-        yield broker
+broker = memory_broker({TOPIC: 2})
 
 
 def fill(broker: MemoryBroker, keys: list[str | None], partition: int = 0) -> None:
@@ -61,17 +58,12 @@ class Going:
 
 
 @pytest.fixture
-def member(broker: MemoryBroker) -> Iterator[Callable[..., Any]]:
-    made: list[Any] = []
-
+def member(broker: MemoryBroker, ended: Ended) -> Callable[..., Any]:
     def new(**options: Any) -> Any:
         given = {"auto_offset_reset": "earliest", "fetch_wait_max_ms": 20, **options}
-        made.append(ManagedBalancedConsumer(TOPIC, broker.bootstrap, "billing", **given))
-        return made[-1]
+        return ended(ManagedBalancedConsumer(TOPIC, broker.bootstrap, "billing", **given))
 
-    yield new
-    for consumer in made:
-        consumer.stop()
+    return new
 
 
 def committed(broker: MemoryBroker, partition: int = 0) -> int:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import ssl
 import time
 from typing import Any, Callable, Iterator
 
 import pytest
 
+from managedconsumer import errors
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler
+from managedconsumer.wire.protocol import schemas
+from tests.conftest import Ended
+from tests.runtime.peers import HEARTBEAT, Script, ScriptedBroker, scripted
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 
 Connect = Callable[..., Connection]
@@ -22,31 +28,52 @@ def handler(request: pytest.FixtureRequest) -> Handler:
 
 
 @pytest.fixture
-def new_connection(handler: Handler) -> Iterator[Connect]:
+def new_connection(handler: Handler, ended: Ended) -> Connect:
     """Makes connections (not connected yet) that are closed at the end of the test."""
-    made: list[Connection] = []
 
     def make(port: int, host: str = "127.0.0.1", **settings: Any) -> Connection:
-        made.append(Connection(host, port, handler, ConnectionSettings(**settings)))
-        return made[-1]
+        return ended(Connection(host, port, handler, ConnectionSettings(**settings)))
 
-    yield make
-    for connection in made:
-        connection.close()
+    return make
 
 
-class Stopwatch:
-    def __init__(self) -> None:
-        self.start = time.monotonic()
+class Dial:
+    """Makes connections to scripted brokers, one broker for each, which end with the test."""
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self.start
+    def __init__(self, connect: Connect, brokers: contextlib.ExitStack) -> None:
+        self._connect, self._brokers = connect, brokers
+        #: The one that the last connection leads to.
+        self.broker: ScriptedBroker
+
+    def __call__(
+        self, script: Script, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", **settings: Any
+    ) -> Connection:
+        """Not connected yet."""
+        self.broker = self._brokers.enter_context(scripted(script, tls))
+        return self._connect(self.broker.port, host, **settings)
+
+    def connected(self, *given: Any, **settings: Any) -> Connection:
+        made = self(*given, **settings)
+        made.connect()
+        return made
 
 
 @pytest.fixture
-def stopwatch() -> Stopwatch:
-    return Stopwatch()
+def dial(new_connection: Connect) -> Iterator[Dial]:
+    with contextlib.ExitStack() as brokers:
+        yield Dial(new_connection, brokers)
+
+
+def fails(connection: Connection, kind: type[errors.KafkaException], within: float = 5.0) -> errors.KafkaException:
+    """Connect and send one request: the error comes in time and names the address; the connection is closed."""
+    began = time.monotonic()
+    with pytest.raises(kind) as caught:
+        connection.connect()
+        connection.request(schemas.HEARTBEAT, HEARTBEAT)
+    assert time.monotonic() - began < within
+    assert connection.address in str(caught.value)
+    assert not connection.connected
+    return caught.value
 
 
 @pytest.fixture

@@ -13,7 +13,9 @@ from managedconsumer.wire.protocol import framing, schemas
 from managedconsumer.wire.protocol.api import Api
 
 VERSIONS = {api.key: (api.min_version, api.max_version) for api in schemas.APIS.values()}
-Script = Callable[["Peer"], None]
+Script = Callable[["Peer"], Any]
+HEARTBEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}
+OK = {"error_code": 0}
 
 
 class Peer:
@@ -73,6 +75,19 @@ class Peer:
         """Hang up with RST."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
+
+
+def heartbeats(peer: Peer) -> None:
+    """A broker that answers every heartbeat."""
+    peer.greet()
+    while True:
+        peer.answer(schemas.HEARTBEAT, OK)
+
+
+def silent(peer: Peer) -> None:
+    """One that answers ApiVersions and nothing else."""
+    peer.greet()
+    peer.wait_for_eof()
 
 
 class ScriptedBroker:

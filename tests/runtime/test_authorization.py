@@ -30,24 +30,15 @@ CERTIFICATE = Security(security_protocol="SSL", ssl_certfile="me.pem")
     ],
 )
 @pytest.mark.parametrize(
-    ("resource", "name", "what", "operations", "options", "kind"),
+    "asked",
     [
         ("topic", "t", "the topic 't'", "READ and DESCRIBE", "--operation Read --operation Describe --topic t", 29),
         ("group", "g", "the group 'g'", "READ", "--operation Read --group g", 30),
         ("cluster", "", "the cluster", "DESCRIBE", "--operation Describe --cluster", 31),
     ],
 )
-def test_who_what_and_the_remedy(
-    security: Security,
-    who: str,
-    principal: str,
-    resource: str,
-    name: str,
-    what: str,
-    operations: str,
-    options: str,
-    kind: int,
-) -> None:
+def test_who_what_and_the_remedy(security: Security, who: str, principal: str, asked: tuple[Any, ...]) -> None:
+    resource, name, what, operations, options, kind = asked
     error = diagnose.not_authorized("b:9092", security, resource, name)
     assert isinstance(error, err.ERROR_CODES[kind])
     text = str(error)
@@ -89,13 +80,22 @@ def test_a_topic_that_may_not_be_described(kind: Any) -> None:
         assert "--operation Describe --topic sec" in text
 
 
-def test_a_topic_that_a_client_may_not_see() -> None:
-    refused = pytest.raises(err.TopicAuthorizationFailed, match=r"'sec' is not accessible: .* let this user")
+@pytest.mark.parametrize(
+    ("ask", "kind", "said"),
+    [
+        (
+            lambda client: client.topics["sec"],
+            err.TopicAuthorizationFailed,
+            r"'sec' is not accessible: .* let this user",
+        ),
+        (
+            lambda client: client.cluster.runtime.find_coordinator("g"),
+            err.GroupAuthorizationFailed,
+            r"not authorized for the group 'g' .* --group g",
+        ),
+    ],
+)
+def test_what_a_client_may_not_see(ask: Any, kind: type[err.KafkaException], said: str) -> None:
+    refused = pytest.raises(kind, match=said)
     with scripted(refusing) as broker, KafkaClient(f"127.0.0.1:{broker.port}") as client, refused:
-        client.topics["sec"]
-
-
-def test_a_group_that_may_not_be_described() -> None:
-    refused = pytest.raises(err.GroupAuthorizationFailed, match=r"not authorized for the group 'g' .* --group g")
-    with scripted(refusing) as broker, KafkaClient(f"127.0.0.1:{broker.port}") as client, refused:
-        client.cluster.runtime.find_coordinator("g")
+        ask(client)

@@ -79,13 +79,7 @@ class Member:
             ),
         )
         self.committer = Committer(self.engine)
-        self.committer.join_group(
-            MemberIdentity(
-                lambda: self.generation,
-                lambda: self.settled,
-                self.expelled,
-            )
-        )
+        self.committer.join_group(MemberIdentity(lambda: self.generation, lambda: self.settled, self.expelled))
         self.generation, self.settled = MEMBER, True
 
     def commit(self, offsets: Offsets | None, retry_policy: RetryPolicy) -> None:
@@ -228,3 +222,18 @@ def test_what_was_taken_away_from_one_thread_is_not_committed_by_another(member:
     others[0].result(5000)
     assert member.sent == [(7, {1: 4}), (7, {0: 4, 1: 4})]
     assert member.assignment[A].committed == 4
+
+
+def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one(member: Member) -> None:
+    """Found by simulation: the coordinator says "try again" to an automatic commit, and the user commits meanwhile."""
+
+    def newer() -> None:
+        member.coordinator.before = None
+        later.append(member.committer.submit({A: OffsetAndMetadata(4), B: OffsetAndMetadata(4)}, EXPLICIT))
+
+    later: list[Any] = []
+    member.coordinator.codes, member.coordinator.before = [14], newer
+    assert member.committer.commit_finished(10.0, "interval")
+    later[0].result(5000)
+    assert member.sent == [(7, {0: 3, 1: 3})] * 2 + [(7, {0: 4, 1: 4})]  # and not 3 again
+    assert {(state.committed, state.finished) for state in member.assignment.values()} == {(4, 4)}

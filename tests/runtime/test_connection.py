@@ -13,45 +13,36 @@ import pytest
 
 from managedconsumer import errors
 from managedconsumer.runtime.net.connection import Connection, ConnectionSettings
+from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
 from managedconsumer.wire.protocol import schemas
-from tests.runtime.conftest import Connect
-from tests.runtime.peers import VERSIONS, Peer, scripted
+from tests.runtime.beside import Beside
+from tests.runtime.conftest import Connect, Dial
+from tests.runtime.peers import HEARTBEAT, OK, VERSIONS, Peer, heartbeats, scripted, silent
 from tests.waiting import until
 
-HEARTBEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}
-OK = {"error_code": 0}
+
+def test_negotiates_and_answers_requests(dial: Dial) -> None:
+    connection = dial(heartbeats)
+    assert not connection.connected
+    connection.connect()
+    assert connection.connected
+    assert connection.address == f"127.0.0.1:{dial.broker.port}"
+    assert connection.broker_ranges == VERSIONS
+    assert connection.version(schemas.HEARTBEAT) == schemas.HEARTBEAT.max_version
+    for _ in range(3):
+        assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
+    versions, beat = dial.broker.peers[0].requests[:2]
+    assert versions[0].version == 3  # Event Hubs hangs up on 4
+    assert versions[1]["client_software_name"] == "managedconsumer"
+    assert beat[0].client_id == "managedconsumer"
+    assert beat[1]["group_id"] == "g"
+    assert [header.correlation_id for header, _ in dial.broker.peers[0].requests] == [1, 2, 3, 4]
+    connection.close()
+    assert not connection.connected
 
 
-def heartbeats(peer: Peer) -> None:
-    """A broker that answers every heartbeat."""
-    peer.greet()
-    while True:
-        peer.answer(schemas.HEARTBEAT, OK)
-
-
-def test_negotiates_and_answers_requests(new_connection: Connect) -> None:
-    with scripted(heartbeats) as broker:
-        connection = new_connection(broker.port)
-        assert not connection.connected
-        connection.connect()
-        assert connection.connected
-        assert connection.address == f"127.0.0.1:{broker.port}"
-        assert connection.broker_ranges == VERSIONS
-        assert connection.version(schemas.HEARTBEAT) == schemas.HEARTBEAT.max_version
-        for _ in range(3):
-            assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
-        versions, beat = broker.peers[0].requests[:2]
-        assert versions[0].version == 3  # Event Hubs hangs up on 4
-        assert versions[1]["client_software_name"] == "managedconsumer"
-        assert beat[0].client_id == "managedconsumer"
-        assert beat[1]["group_id"] == "g"
-        assert [header.correlation_id for header, _ in broker.peers[0].requests] == [1, 2, 3, 4]
-        connection.close()
-        assert not connection.connected
-
-
-def test_an_old_broker_is_asked_again_in_the_oldest_form(new_connection: Connect) -> None:
+def test_an_old_broker_is_asked_again_in_the_oldest_form(dial: Dial) -> None:
     """KIP-511; librdkafka's mock answers with a body that even breaks that rule, so it must not be read."""
 
     def script(peer: Peer) -> None:
@@ -62,14 +53,12 @@ def test_an_old_broker_is_asked_again_in_the_oldest_form(new_connection: Connect
         assert peer.requests[-1][0].version == 0
         peer.answer(schemas.HEARTBEAT, OK)
 
-    with scripted(script) as broker:
-        connection = new_connection(broker.port)
-        connection.connect()
-        assert connection.version(schemas.HEARTBEAT) == 3
-        connection.request(schemas.HEARTBEAT, HEARTBEAT)
+    connection = dial.connected(script)
+    assert connection.version(schemas.HEARTBEAT) == 3
+    connection.request(schemas.HEARTBEAT, HEARTBEAT)
 
 
-def test_pipelined_answers_come_in_order(new_connection: Connect) -> None:
+def test_pipelined_answers_come_in_order(dial: Dial) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         frames = []
@@ -79,19 +68,17 @@ def test_pipelined_answers_come_in_order(new_connection: Connect) -> None:
         peer.sock.sendall(b"".join(frames))
         peer.wait_for_eof()
 
-    with scripted(script) as broker:
-        connection = new_connection(broker.port)
-        connection.connect()
-        ids = [connection.send(schemas.HEARTBEAT, HEARTBEAT) for _ in range(3)]
-        with pytest.raises(errors.IllegalStateError, match="order of the requests"):
-            connection.receive(ids[1])
-        assert [connection.receive(each)["error_code"] for each in ids] == [1, 2, 3]
-        with pytest.raises(errors.IllegalStateError, match="none is under way"):
-            connection.receive(ids[0])
+    connection = dial.connected(script)
+    ids = [connection.send(schemas.HEARTBEAT, HEARTBEAT) for _ in range(3)]
+    with pytest.raises(errors.IllegalStateError, match="order of the requests"):
+        connection.receive(ids[1])
+    assert [connection.receive(each)["error_code"] for each in ids] == [1, 2, 3]
+    with pytest.raises(errors.IllegalStateError, match="none is under way"):
+        connection.receive(ids[0])
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 16 * 1024 - 20, 16 * 1024, 70_000, 3_000_000])
-def test_answers_of_any_size_in_any_slices(new_connection: Connect, size: int) -> None:
+def test_answers_of_any_size_in_any_slices(dial: Dial, size: int) -> None:
     payload = os.urandom(1000) * (size // 1000 + 1)
 
     def script(peer: Peer) -> None:
@@ -102,39 +89,33 @@ def test_answers_of_any_size_in_any_slices(new_connection: Connect, size: int) -
             for start in range(0, len(frame), slices or len(frame)):
                 peer.sock.sendall(frame[start : start + (slices or len(frame))])
 
-    with scripted(script) as broker:
-        connection = new_connection(broker.port)
-        connection.connect()
-        for _ in range(2):
-            answer = connection.request(schemas.SASL_AUTHENTICATE, {"auth_bytes": b"x"})
-            assert bytes(answer["auth_bytes"]) == payload[:size]
+    connection = dial.connected(script)
+    for _ in range(2):
+        answer = connection.request(schemas.SASL_AUTHENTICATE, {"auth_bytes": b"x"})
+        assert bytes(answer["auth_bytes"]) == payload[:size]
 
 
-def test_frames_land_in_the_buffers_of_the_factory(new_connection: Connect) -> None:
+def test_frames_land_in_the_buffers_of_the_factory(dial: Dial) -> None:
     given: list[bytearray] = []
 
     def factory(size: int) -> bytearray:
         given.append(bytearray(size + 1000))
         return given[-1]
 
-    with scripted(heartbeats) as broker:
-        connection = new_connection(broker.port, buffer_factory=factory)
-        connection.connect()
-        view = connection.receive_frame(connection.send(schemas.HEARTBEAT, HEARTBEAT))
-        assert view.obj is given[-1]
-        assert schemas.HEARTBEAT.decode(4, view)["error_code"] == 0
+    connection = dial.connected(heartbeats, buffer_factory=factory)
+    view = connection.receive_frame(connection.send(schemas.HEARTBEAT, HEARTBEAT))
+    assert view.obj is given[-1]
+    assert schemas.HEARTBEAT.decode(4, view)["error_code"] == 0
 
 
-def test_a_body_that_cannot_be_sent_leaves_the_connection_usable(new_connection: Connect) -> None:
-    with scripted(heartbeats) as broker:
-        connection = new_connection(broker.port)
-        connection.connect()
-        with pytest.raises(ValueError, match="generation_id"):
-            connection.send(schemas.HEARTBEAT, {**HEARTBEAT, "generation_id": "one"})
-        assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
+def test_a_body_that_cannot_be_sent_leaves_the_connection_usable(dial: Dial) -> None:
+    connection = dial.connected(heartbeats)
+    with pytest.raises(ValueError, match="generation_id"):
+        connection.send(schemas.HEARTBEAT, {**HEARTBEAT, "generation_id": "one"})
+    assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
 
 
-def test_throttling_is_noted_and_gives_later_requests_more_time(new_connection: Connect, handler: Handler) -> None:
+def test_throttling_is_noted_and_gives_later_requests_more_time(dial: Dial, handler: Handler) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         peer.answer(schemas.HEARTBEAT, {"throttle_time_ms": 300, "error_code": 0})
@@ -142,106 +123,61 @@ def test_throttling_is_noted_and_gives_later_requests_more_time(new_connection: 
         time.sleep(0.3)
         peer.sock.sendall(peer.frame(header, OK))
 
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, request_timeout_ms=200)
-        connection.connect()
-        connection.request(schemas.HEARTBEAT, HEARTBEAT)
-        assert 0.2 < connection.throttled_until - handler.now() <= 0.3
-        connection.request(schemas.HEARTBEAT, HEARTBEAT)
+    connection = dial.connected(script, request_timeout_ms=200)
+    connection.request(schemas.HEARTBEAT, HEARTBEAT)
+    assert 0.2 < connection.throttled_until - handler.now() <= 0.3
+    connection.request(schemas.HEARTBEAT, HEARTBEAT)
 
 
-def run_and_catch(handler: Handler, call: Any) -> tuple[Any, list[Any]]:
-    """A worker that waits in ``call``; the list receives what it raised."""
-    outcome: list[Any] = []
-
-    def work() -> None:
-        try:
-            outcome.append(call())
-        except errors.KafkaException as error:
-            outcome.append(error)
-
-    return handler.spawn("caller", work), outcome
-
-
-def test_close_wakes_a_blocked_receive(new_connection: Connect, handler: Handler) -> None:
-    def script(peer: Peer) -> None:
-        peer.greet()
-        peer.wait_for_eof()
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port)
-        connection.connect()
-        worker, outcome = run_and_catch(handler, lambda: connection.request(schemas.HEARTBEAT, HEARTBEAT))
-        handler.sleep(0.1)
-        connection.close()
-        worker.join(5)
-        assert isinstance(outcome[0], errors.SocketDisconnectedError)
-        assert "was closed while Heartbeat was waiting" in str(outcome[0])
-        connection.close()
-        with pytest.raises(errors.SocketDisconnectedError, match="is closed"):
-            connection.send(schemas.HEARTBEAT, HEARTBEAT)
-
-
-def test_close_from_a_foreign_thread_wakes_a_greenlet_or_thread(new_connection: Connect, handler: Handler) -> None:
-    with scripted(lambda peer: (peer.greet(), peer.wait_for_eof())) as broker:  # type: ignore[arg-type, return-value]
-        connection = new_connection(broker.port)
-        connection.connect()
-        worker, outcome = run_and_catch(handler, lambda: connection.request(schemas.HEARTBEAT, HEARTBEAT))
-        handler.sleep(0.05)
+@pytest.mark.parametrize("foreign", [False, True], ids=["a thread or greenlet of ours", "a foreign thread"])
+def test_close_wakes_a_blocked_receive(dial: Dial, handler: Handler, foreign: bool) -> None:
+    connection = dial.connected(silent)
+    waiting = Beside(connection.request, schemas.HEARTBEAT, HEARTBEAT, handler=handler)
+    handler.sleep(0.1)
+    if foreign:
         threading.Thread(target=connection.close).start()
-        worker.join(5)
-        assert isinstance(outcome[0], errors.SocketDisconnectedError)
-
-
-@pytest.mark.parametrize("silent_at", ["versions", "tls"])
-def test_close_wakes_a_connect(new_connection: Connect, handler: Handler, silent_at: str) -> None:
-    from managedconsumer.runtime.net.security import Security
-
-    security = Security(security_protocol="SSL") if silent_at == "tls" else Security()
-    with scripted(lambda peer: peer.wait_for_eof() and None) as broker:
-        connection = new_connection(broker.port, security=security)
-        worker, outcome = run_and_catch(handler, connection.connect)
-        while not broker.peers:
-            handler.sleep(0.005)
-        handler.sleep(0.1)
+    else:
         connection.close()
-        worker.join(5)
-        assert isinstance(outcome[0], errors.SocketDisconnectedError), outcome
-        assert "was closed while" in str(outcome[0])
+    assert isinstance(waiting.end().error, errors.SocketDisconnectedError)
+    assert "was closed while Heartbeat was waiting" in str(waiting.error)
+    connection.close()
+    with pytest.raises(errors.SocketDisconnectedError, match="is closed"):
+        connection.send(schemas.HEARTBEAT, HEARTBEAT)
 
 
-def test_close_before_connect_and_connect_twice(new_connection: Connect) -> None:
-    with scripted(heartbeats) as broker:
-        connection = new_connection(broker.port)
-        with pytest.raises(errors.IllegalStateError, match=r"connect\(\) to 127"):
-            connection.send(schemas.HEARTBEAT, HEARTBEAT)
+@pytest.mark.parametrize("security", [Security(), Security(security_protocol="SSL")], ids=["versions", "tls"])
+def test_close_wakes_a_connect(dial: Dial, handler: Handler, security: Security) -> None:
+    connection = dial(Peer.wait_for_eof, security=security)
+    waiting = Beside(connection.connect, handler=handler)
+    until(lambda: dial.broker.peers, sleep=handler.sleep)
+    handler.sleep(0.1)
+    connection.close()
+    assert isinstance(waiting.end().error, errors.SocketDisconnectedError), waiting.error
+    assert "was closed while" in str(waiting.error)
+
+
+def test_close_before_connect_and_connect_twice(dial: Dial) -> None:
+    connection, closed = dial(heartbeats), dial(heartbeats)
+    with pytest.raises(errors.IllegalStateError, match=r"connect\(\) to 127"):
+        connection.send(schemas.HEARTBEAT, HEARTBEAT)
+    connection.connect()
+    with pytest.raises(errors.IllegalStateError, match="already"):
         connection.connect()
-        with pytest.raises(errors.IllegalStateError, match="already"):
-            connection.connect()
-        closed = new_connection(broker.port)
-        closed.close()
-        with pytest.raises(errors.SocketDisconnectedError, match="is closed"):
-            closed.connect()
+    closed.close()
+    with pytest.raises(errors.SocketDisconnectedError, match="is closed"):
+        closed.connect()
 
 
-def test_an_idle_connection_that_the_broker_closed_is_noticed_before_sending(
-    new_connection: Connect, handler: Handler
-) -> None:
+def test_an_idle_connection_that_the_broker_closed_is_noticed_before_sending(dial: Dial, handler: Handler) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         peer.answer(schemas.HEARTBEAT, OK)
 
-    with scripted(script) as broker:
-        connection = new_connection(broker.port)
-        connection.connect()
-        connection.request(schemas.HEARTBEAT, HEARTBEAT)
-        for _ in range(1000):
-            if not connection.connected:
-                break
-            handler.sleep(0.005)
-        assert not connection.connected
-        with pytest.raises(errors.SocketDisconnectedError, match="closed the connection while it was idle"):
-            connection.send(schemas.HEARTBEAT, HEARTBEAT)
+    connection = dial.connected(script)
+    connection.request(schemas.HEARTBEAT, HEARTBEAT)
+    until(lambda: not connection.connected, sleep=handler.sleep)
+    with pytest.raises(errors.SocketDisconnectedError, match="closed the connection while it was idle"):
+        connection.send(schemas.HEARTBEAT, HEARTBEAT)
 
 
 def test_descriptors_come_back(new_connection: Connect, handler: Handler) -> None:
@@ -281,31 +217,29 @@ def test_a_user_interrupt_in_mid_frame_closes_the_connection() -> None:
         assert not connection.connected
 
 
-def test_a_forked_child_is_told_and_the_parent_goes_on(new_connection: Connect) -> None:
-    with scripted(heartbeats) as broker:
-        connection = new_connection(broker.port)
-        connection.connect()
-        reading, writing = os.pipe()
-        child = os.fork()
-        if not child:
+def test_a_forked_child_is_told_and_the_parent_goes_on(dial: Dial) -> None:
+    connection = dial.connected(heartbeats)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            text = f"connected={connection.connected} "
             try:
-                text = f"connected={connection.connected} "
-                try:
-                    connection.request(schemas.HEARTBEAT, HEARTBEAT)
-                except errors.ForkedProcessError as error:
-                    text += str(error)
-                connection.close()
-                os.write(writing, text.encode())
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        os.close(writing)
-        with os.fdopen(reading, "rb") as pipe:
-            said = pipe.read().decode()
-        assert said.startswith("connected=False ")
-        assert f"belongs to process {os.getpid()}" in said
-        assert "post_fork" in said
-        assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
+                connection.request(schemas.HEARTBEAT, HEARTBEAT)
+            except errors.ForkedProcessError as error:
+                text += str(error)
+            connection.close()
+            os.write(writing, text.encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        said = pipe.read().decode()
+    assert said.startswith("connected=False ")
+    assert f"belongs to process {os.getpid()}" in said
+    assert "post_fork" in said
+    assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
 
 
 @pytest.mark.parametrize(
@@ -323,12 +257,9 @@ def test_settings_are_checked(settings: dict[str, Any], words: str) -> None:
         ConnectionSettings(**settings)
 
 
-def test_nothing_above_debug_is_logged_by_an_ordinary_life(
-    new_connection: Connect, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.INFO), scripted(heartbeats) as broker:
-        connection = new_connection(broker.port)
-        connection.connect()
+def test_nothing_above_debug_is_logged_by_an_ordinary_life(dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        connection = dial.connected(heartbeats)
         connection.request(schemas.HEARTBEAT, HEARTBEAT)
         connection.close()
     assert not [record for record in caplog.records if record.name.startswith("managedconsumer")]

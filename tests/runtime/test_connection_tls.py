@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import os
 import ssl
 import struct
 import subprocess
@@ -17,11 +18,13 @@ import pytest
 import trustme
 
 from managedconsumer import errors
+from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.wire.protocol import framing, schemas
-from tests.runtime.conftest import Connect, Stopwatch
-from tests.runtime.peers import Peer, scripted
-from tests.runtime.test_connection import HEARTBEAT, OK, heartbeats
+from tests.runtime.beside import Beside
+from tests.runtime.conftest import Connect, Dial
+from tests.runtime.conftest import fails as common_fails
+from tests.runtime.peers import HEARTBEAT, OK, Peer, Script, heartbeats, scripted, silent
 
 
 class Authority:
@@ -57,52 +60,41 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
+def fails(connection: Connection, kind: type[errors.KafkaException]) -> str:
+    error = common_fails(connection, kind)
+    assert type(error) is kind
+    return str(error)
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_requests_over_tls(new_connection: Connect, authority: Authority, host: str) -> None:
+def test_requests_over_tls(dial: Dial, authority: Authority, host: str) -> None:
     seen: list[str | None] = []
     context = authority.server("localhost", "127.0.0.1")
     context.sni_callback = lambda sock, name, ctx: seen.append(name)
-    with scripted(heartbeats, context) as broker:
-        connection = new_connection(broker.port, host, security=authority.client())
-        connection.connect()
-        for _ in range(3):
-            assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
-        assert connection.connected
+    connection = dial.connected(heartbeats, context, host, security=authority.client())
+    for _ in range(3):
+        assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
+    assert connection.connected
     assert seen[-1] == ("localhost" if host == "localhost" else None)
 
 
-def test_large_answers_over_tls(new_connection: Connect, authority: Authority) -> None:
+def test_large_answers_over_tls(dial: Dial, authority: Authority) -> None:
     payload = bytes(range(256)) * 8000
 
     def script(peer: Peer) -> None:
         peer.greet()
         peer.answer(schemas.SASL_AUTHENTICATE, {"auth_bytes": payload})
 
-    with scripted(script, authority.server("localhost")) as broker:
-        connection = new_connection(broker.port, "localhost", security=authority.client())
-        connection.connect()
-        assert bytes(connection.request(schemas.SASL_AUTHENTICATE, {"auth_bytes": payload})["auth_bytes"]) == payload
+    connection = dial.connected(script, authority.server("localhost"), "localhost", security=authority.client())
+    assert bytes(connection.request(schemas.SASL_AUTHENTICATE, {"auth_bytes": payload})["auth_bytes"]) == payload
 
 
-def refused(connection: Any, kind: type[errors.KafkaException], stopwatch: Stopwatch) -> str:
-    with pytest.raises(kind) as caught:
-        connection.connect()
-        connection.request(schemas.HEARTBEAT, HEARTBEAT)
-    assert type(caught.value) is kind
-    assert connection.address in str(caught.value)
-    assert not connection.connected
-    assert stopwatch.seconds < 5
-    return str(caught.value)
-
-
-def test_a_certificate_for_another_host(new_connection: Connect, authority: Authority, stopwatch: Stopwatch) -> None:
+def test_a_certificate_for_another_host(new_connection: Connect, authority: Authority) -> None:
     with scripted(heartbeats, authority.server("other.test")) as broker:
-        text = refused(
-            new_connection(broker.port, "localhost", security=authority.client()), errors.TlsError, stopwatch
-        )
+        text = fails(new_connection(broker.port, "localhost", security=authority.client()), errors.TlsError)
         assert "not for 'localhost'" in text
         assert "advertised.listeners" in text
-        ip = refused(new_connection(broker.port, security=authority.client()), errors.TlsError, stopwatch)
+        ip = fails(new_connection(broker.port, security=authority.client()), errors.TlsError)
         assert "not for '127.0.0.1'" in ip
         # An explicit wish:
         unchecked = new_connection(broker.port, "localhost", security=authority.client(ssl_check_hostname=False))
@@ -110,58 +102,45 @@ def test_a_certificate_for_another_host(new_connection: Connect, authority: Auth
         assert unchecked.connected
 
 
-def test_another_authority(new_connection: Connect, authority: Authority, tmp_path: Path, stopwatch: Stopwatch) -> None:
+def test_another_authority(dial: Dial, authority: Authority, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    other = Authority(tmp_path / "other")
-    with scripted(heartbeats, other.server("localhost")) as broker:
-        text = refused(
-            new_connection(broker.port, "localhost", security=authority.client()), errors.TlsError, stopwatch
-        )
-        assert "not from an authority that ssl_cafile trusts" in text
-        text = refused(
-            new_connection(broker.port, "localhost", security=Security(security_protocol="SSL")),
-            errors.TlsError,
-            stopwatch,
-        )
-        assert "not from an authority that the system's authorities trust" in text or "system" in text
+    other = Authority(tmp_path / "other").server("localhost")
+    text = fails(dial(heartbeats, other, "localhost", security=authority.client()), errors.TlsError)
+    assert "not from an authority that ssl_cafile trusts" in text
+    text = fails(dial(heartbeats, other, "localhost", security=Security(security_protocol="SSL")), errors.TlsError)
+    assert "not from an authority that the system's authorities trust" in text or "system" in text
 
 
-def test_an_expired_certificate(new_connection: Connect, authority: Authority, stopwatch: Stopwatch) -> None:
+def test_an_expired_certificate(dial: Dial, authority: Authority) -> None:
     yesterday = dt.datetime.now(dt.timezone.utc) - dt.timedelta(days=1)
-    with scripted(heartbeats, authority.server("localhost", expires=yesterday)) as broker:
-        connection = new_connection(broker.port, "localhost", security=authority.client())
-        assert "has expired" in refused(connection, errors.TlsError, stopwatch)
+    expired = authority.server("localhost", expires=yesterday)
+    assert "has expired" in fails(dial(heartbeats, expired, "localhost", security=authority.client()), errors.TlsError)
 
 
-def test_a_broker_that_wants_our_certificate(
-    new_connection: Connect, authority: Authority, tmp_path: Path, stopwatch: Stopwatch
-) -> None:
+def test_a_broker_that_wants_our_certificate(new_connection: Connect, authority: Authority, tmp_path: Path) -> None:
     with scripted(heartbeats, authority.server("localhost", ask=True)) as broker:
         bare = new_connection(broker.port, "localhost", security=authority.client())
-        text = refused(bare, errors.TlsError, stopwatch)
+        text = fails(bare, errors.TlsError)
         assert "refuses our certificate" in text
         assert "none was given (ssl_certfile" in text
         (tmp_path / "other").mkdir()
         foreign = Authority(tmp_path / "other").own_certificate()
         wrong = new_connection(broker.port, "localhost", security=authority.client(**foreign))
-        assert "the one in ssl_certfile" in refused(wrong, errors.TlsError, stopwatch)
+        assert "the one in ssl_certfile" in fails(wrong, errors.TlsError)
         right = new_connection(broker.port, "localhost", security=authority.client(**authority.own_certificate()))
         right.connect()
         assert right.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
 
 
-def test_a_broker_with_only_old_tls(new_connection: Connect, authority: Authority, stopwatch: Stopwatch) -> None:
+def test_a_broker_with_only_old_tls(dial: Dial, authority: Authority) -> None:
     server = authority.server("localhost")
     modern = authority.client()
     server.maximum_version = ssl.TLSVersion.TLSv1_2
     context = ssl.create_default_context(cafile=authority.cafile)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    with scripted(heartbeats, server) as broker:
-        picky = new_connection(broker.port, "localhost", security=Security("SSL", ssl_context=context))
-        assert "no TLS version" in refused(picky, errors.TlsError, stopwatch)
-        fine = new_connection(broker.port, "localhost", security=modern)
-        fine.connect()
-        assert fine.connected
+    picky = dial(heartbeats, server, "localhost", security=Security("SSL", ssl_context=context))
+    assert "no TLS version" in fails(picky, errors.TlsError)
+    assert dial.connected(heartbeats, server, "localhost", security=modern).connected
 
 
 def clear_kafka(peer: Peer) -> None:
@@ -175,104 +154,85 @@ def clear_kafka(peer: Peer) -> None:
     peer.wait_for_eof()
 
 
-def test_tls_to_a_plaintext_listener(new_connection: Connect, authority: Authority, stopwatch: Stopwatch) -> None:
-    with scripted(clear_kafka) as broker:
-        connection = new_connection(broker.port, "localhost", security=authority.client())
-        text = refused(connection, errors.ProtocolMismatchError, stopwatch)
+def test_tls_to_a_plaintext_listener(dial: Dial, authority: Authority) -> None:
+    connection = dial(clear_kafka, host="localhost", security=authority.client())
+    text = fails(connection, errors.ProtocolMismatchError)
     assert "does not speak TLS" in text
     assert "security_protocol='PLAINTEXT'" in text
-    assert len(broker.peers) == 2
+    assert len(dial.broker.peers) == 2
 
 
-def test_tls_to_a_web_server(new_connection: Connect, authority: Authority, stopwatch: Stopwatch) -> None:
-    def script(peer: Peer) -> None:
-        peer.sock.recv(4096)
-        peer.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        peer.wait_for_eof()
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, "localhost", security=authority.client())
-        assert "does not speak TLS" in refused(connection, errors.ProtocolMismatchError, stopwatch)
+def web_server(peer: Peer) -> None:
+    peer.sock.recv(4096)
+    peer.sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    peer.wait_for_eof()
 
 
-def test_a_broker_that_goes_away_during_the_handshake_may_come_back(
-    new_connection: Connect, authority: Authority, stopwatch: Stopwatch
+def goes_away(peer: Peer) -> None:
+    peer.sock.recv(10)
+    peer.reset()
+
+
+def drips(peer: Peer) -> None:
+    peer.sock.recv(4096)
+    peer.sock.sendall(b"\x16\x03\x03\x3f\xff")
+    while True:
+        peer.sock.sendall(b"\x02")
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "words"),
+    [
+        (web_server, errors.ProtocolMismatchError, "does not speak TLS"),
+        (goes_away, errors.SocketDisconnectedError, "during the TLS handshake"),  # it may come back
+        (drips, errors.RequestTimedOut, "the TLS handshake within 0.2 s"),
+    ],
+)
+def test_a_handshake_that_does_not_come_to_an_end(
+    dial: Dial, authority: Authority, script: Script, kind: type[errors.KafkaException], words: str
 ) -> None:
-    with scripted(lambda peer: peer.sock.recv(10) and peer.reset()) as broker:
-        connection = new_connection(broker.port, "localhost", security=authority.client())
-        text = refused(connection, errors.SocketDisconnectedError, stopwatch)
-    assert "during the TLS handshake" in text
+    settings = {"connect_timeout_ms": 200} if script is drips else {}
+    assert words in fails(dial(script, host="localhost", security=authority.client(), **settings), kind)
 
 
-def test_a_handshake_keeps_the_deadline_even_when_bytes_drip(
-    new_connection: Connect, authority: Authority, stopwatch: Stopwatch
-) -> None:
-    def script(peer: Peer) -> None:
-        peer.sock.recv(4096)
-        peer.sock.sendall(b"\x16\x03\x03\x3f\xff")
-        while True:
-            peer.sock.sendall(b"\x02")
-            time.sleep(0.02)
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, "localhost", security=authority.client(), connect_timeout_ms=200)
-        assert "the TLS handshake within 0.2 s" in refused(connection, errors.RequestTimedOut, stopwatch)
-
-
-def test_a_request_times_out_over_tls(new_connection: Connect, authority: Authority, stopwatch: Stopwatch) -> None:
+def test_a_request_times_out_over_tls(dial: Dial, authority: Authority) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         header, _ = peer.read()
-        frame = peer.frame(header, OK)
-        peer.sock.sendall(frame[:6])
+        peer.sock.sendall(peer.frame(header, OK)[:6])
         peer.wait_for_eof()
 
-    with scripted(script, authority.server("localhost")) as broker:
-        connection = new_connection(broker.port, "localhost", security=authority.client(), request_timeout_ms=200)
-        assert "Heartbeat" in refused(connection, errors.RequestTimedOut, stopwatch)
+    settings = {"security": authority.client(), "request_timeout_ms": 200}
+    connection = dial(script, authority.server("localhost"), "localhost", **settings)
+    assert "Heartbeat" in fails(connection, errors.RequestTimedOut)
 
 
-def test_close_wakes_a_receive_over_tls(new_connection: Connect, authority: Authority, handler: Any) -> None:
-    def script(peer: Peer) -> None:
-        peer.greet()
-        peer.wait_for_eof()
+def test_close_wakes_a_receive_over_tls(dial: Dial, authority: Authority, handler: Any) -> None:
+    connection = dial.connected(silent, authority.server("localhost"), "localhost", security=authority.client())
 
-    with scripted(script, authority.server("localhost")) as broker:
-        connection = new_connection(broker.port, "localhost", security=authority.client())
-        connection.connect()
+    waiting = Beside(connection.request, schemas.HEARTBEAT, HEARTBEAT, handler=handler)
+    handler.sleep(0.1)
+    connection.close()
+    assert isinstance(waiting.end().error, errors.SocketDisconnectedError)
+    assert "was closed" in str(waiting.error)
 
-        def work() -> None:
-            with pytest.raises(errors.SocketDisconnectedError, match="was closed"):
-                connection.request(schemas.HEARTBEAT, HEARTBEAT)
 
-        worker = handler.spawn("caller", work)
-        handler.sleep(0.1)
+def test_the_parents_tls_session_survives_a_childs_close(dial: Dial, authority: Authority) -> None:
+    connection = dial.connected(heartbeats, authority.server("localhost"), "localhost", security=authority.client())
+    child = os.fork()
+    if not child:
         connection.close()
-        worker.join(5)
-        assert not worker.is_alive()
-        assert worker.exception is None
+        del connection
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
 
 
-def test_the_parents_tls_session_survives_a_childs_close(new_connection: Connect, authority: Authority) -> None:
-    import os
-
-    with scripted(heartbeats, authority.server("localhost")) as broker:
-        connection = new_connection(broker.port, "localhost", security=authority.client())
-        connection.connect()
-        child = os.fork()
-        if not child:
-            connection.close()
-            del connection
-            os._exit(0)
-        os.waitpid(child, 0)
-        assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
-
-
-def test_files_that_are_missing_are_a_configuration_error(new_connection: Connect, tmp_path: Path) -> None:
-    with scripted(heartbeats) as broker:
-        security = Security(security_protocol="SSL", ssl_cafile=tmp_path / "none.pem")
-        with pytest.raises(errors.ConfigurationError, match=r"none\.pem"):
-            new_connection(broker.port, security=security).connect()
+def test_files_that_are_missing_are_a_configuration_error(dial: Dial, tmp_path: Path) -> None:
+    security = Security(security_protocol="SSL", ssl_cafile=tmp_path / "none.pem")
+    with pytest.raises(errors.ConfigurationError, match=r"none\.pem"):
+        dial.connected(heartbeats, security=security)
 
 
 @pytest.mark.slow
@@ -334,12 +294,9 @@ def test_tls_in_a_monkey_patched_process(authority: Authority, name: str) -> Non
     assert result.stdout.startswith("fine"), result.stderr
 
 
-def test_no_key_material_in_the_log(
-    new_connection: Connect, authority: Authority, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level(logging.DEBUG), scripted(heartbeats, authority.server("localhost", ask=True)) as broker:
-        security = authority.client(**authority.own_certificate())
-        connection = new_connection(broker.port, "localhost", security=security)
-        connection.connect()
+def test_no_key_material_in_the_log(dial: Dial, authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
+    security = authority.client(**authority.own_certificate())
+    with caplog.at_level(logging.DEBUG):
+        connection = dial.connected(heartbeats, authority.server("localhost", ask=True), "localhost", security=security)
         log_text = caplog.text + repr(connection) + repr(connection.settings)
     assert "PRIVATE KEY" not in log_text

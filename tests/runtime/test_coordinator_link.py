@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.wire.protocol import schemas
+from tests.runtime.beside import UNKNOWN_MEMBER, beat
 
 GROUP = "billing"
 
@@ -33,19 +32,14 @@ def link(broker: MemoryBroker, handler: Handler) -> Iterator[CoordinatorLink]:
     cluster.close()
 
 
-def _ask(link: CoordinatorLink, purpose: str) -> dict[str, Any]:
-    body = {"group_id": GROUP, "generation_id": 1, "member_id": "x", "group_instance_id": None}
-    return link.request(purpose, schemas.HEARTBEAT, body, 2000)
-
-
 def test_a_coordinator_that_refuses_connections_is_looked_up_anew_at_once(
     link: CoordinatorLink, broker: MemoryBroker
 ) -> None:
     """Its place may have been taken long ago, so that its refusal alone says nothing about the group."""
-    assert _ask(link, "heartbeat")["error_code"] == 25
+    assert beat(link, "heartbeat", 2000) == UNKNOWN_MEMBER
     old = broker.coordinator(GROUP)
     broker.kill(old)
-    assert _ask(link, "commit")["error_code"] == 25
+    assert beat(link, "commit", 2000) == UNKNOWN_MEMBER
     assert link.broker is not None
     assert link.broker.node_id == broker.coordinator(GROUP) != old
 
@@ -53,10 +47,10 @@ def test_a_coordinator_that_refuses_connections_is_looked_up_anew_at_once(
 def test_when_nothing_listens_anywhere_the_error_says_that_connections_are_refused(
     link: CoordinatorLink, broker: MemoryBroker
 ) -> None:
-    _ask(link, "heartbeat")
+    beat(link, "heartbeat", 2000)
     for node in (1, 2):
         broker.kill(node)
     with pytest.raises(err.NoBrokersAvailableError) as caught:
-        _ask(link, "commit")
+        beat(link, "commit", 2000)
     assert caught.value.refused
     assert link.broker is None

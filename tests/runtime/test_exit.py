@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,6 +14,7 @@ from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.errors import GroupAuthorizationFailed
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.runtime.silent_proxy import SilentProxyBroker
 
 # Most of these start a program of their own, or wait for the end of a session.
@@ -42,11 +42,7 @@ threading.Thread(target=lambda: [None for _ in consumer], daemon=True).start()
 }
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 1}) as broker:
-        broker.produce(TOPIC, [b"a", b"b"])
-        yield broker
+broker = memory_broker({TOPIC: 1}, [b"a", b"b"])
 
 
 def _run(broker: MemoryBroker, end: str, options: str = "{}") -> subprocess.CompletedProcess[str]:

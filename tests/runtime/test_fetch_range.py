@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
@@ -17,21 +17,17 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from managedconsumer.wire.protocol import schemas
+from tests.conftest import Ended
 
 MakeTopic = Callable[..., str]
 
 
 @pytest.fixture
-def cluster_of() -> Iterator[Callable[[DevBroker], Cluster]]:
-    made: list[Cluster] = []
-
+def cluster_of(ended: Ended) -> Callable[[DevBroker], Cluster]:
     def make(broker: DevBroker) -> Cluster:
-        made.append(Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler()))
-        return made[-1]
+        return ended(Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler()))
 
-    yield make
-    for cluster in made:
-        cluster.close()
+    return make
 
 
 def fill(broker: DevBroker, topic: str, count: int, codec: str = "none", batch: int = 100) -> None:
@@ -145,10 +141,7 @@ def test_markers_and_aborted_transactions_are_passed_at_the_end_of_a_range(
 
 def delete_records(broker: DevBroker, topic: str, before: int) -> None:
     cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
-    body = {
-        "topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": before}]}],
-        "timeout_ms": 10_000,
-    }
+    body = {"topics": [{"name": topic, "partitions": [{"partition_index": 0, "offset": before}]}], "timeout_ms": 10_000}
     answer = cluster.request(schemas.DELETE_RECORDS, body)
     assert answer["topics"][0]["partitions"][0]["error_code"] == 0
     cluster.close()

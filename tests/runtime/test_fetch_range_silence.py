@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,13 +20,32 @@ from tests.spoiled import SpoiledBroker, partitions_of
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
+@pytest.fixture
+def broker() -> Iterator[SpoiledBroker]:
+    with SpoiledBroker({TOPIC: 1}) as made:
+        yield made
+
+
 def read(address: str, start: int, stop: int, on_lost: Any = None, **limits: Any) -> list[int]:
     cluster = Cluster(parse_bootstrap(address), ThreadingHandler())
+    limits = {"max_wait_ms": 1, **limits}
     chunks = fetch_range(cluster, TOPIC, 0, start, stop, RangeLimits(**limits), on_lost=on_lost)
     try:
         return [message.offset for chunk in chunks for message in chunk.take(10_000, stop)]
     finally:
         cluster.close()
+
+
+def at_first(times: int, change: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """``change`` for the first answers only."""
+    left = [times]
+
+    def spoil(answer: dict[str, Any]) -> None:
+        if left[0]:
+            left[0] -= 1
+            change(answer)
+
+    return spoil
 
 
 def silent(answer: dict[str, Any]) -> None:
@@ -34,29 +54,22 @@ def silent(answer: dict[str, Any]) -> None:
         part["records"] = b""
 
 
-def test_a_broker_that_is_slow_to_read_is_asked_again() -> None:
-    with SpoiledBroker({TOPIC: 1}) as broker:
-        broker.produce(TOPIC, [b"%d" % n for n in range(100)])
-        left = [4]
-
-        def silent_at_first(answer: dict[str, Any]) -> None:
-            if left[0]:
-                left[0] -= 1
-                silent(answer)
-
-        broker.spoil["Fetch"] = silent_at_first
-        assert read(broker.bootstrap, 0, 100, max_wait_ms=1) == list(range(100))
+def test_a_broker_that_is_slow_to_read_is_asked_again(broker: SpoiledBroker) -> None:
+    broker.produce(TOPIC, [b"%d" % n for n in range(100)])
+    broker.spoil["Fetch"] = at_first(4, silent)
+    assert read(broker.bootstrap, 0, 100) == list(range(100))
 
 
 @pytest.mark.parametrize("loss_is_allowed", [False, True])
-def test_one_that_never_sends_them_is_an_error_that_says_what_to_do(loss_is_allowed: bool) -> None:
+def test_one_that_never_sends_them_is_an_error_that_says_what_to_do(
+    broker: SpoiledBroker, loss_is_allowed: bool
+) -> None:
     lost: list[Any] = []
-    with SpoiledBroker({TOPIC: 1}) as broker:
-        broker.produce(TOPIC, [b"a", b"b", b"c"])
-        broker.spoil["Fetch"] = silent
-        on_lost = (lambda *gone: lost.append(gone)) if loss_is_allowed else None
-        with pytest.raises(err.RecordsNotSentError) as caught:
-            read(broker.bootstrap, 1, 3, on_lost, patience=0.3, max_wait_ms=1)
+    broker.produce(TOPIC, [b"a", b"b", b"c"])
+    broker.spoil["Fetch"] = silent
+    on_lost = (lambda *gone: lost.append(gone)) if loss_is_allowed else None
+    with pytest.raises(err.RecordsNotSentError) as caught:
+        read(broker.bootstrap, 1, 3, on_lost, patience=0.3)
     assert not lost, "the records are there"
     text = str(pickle.loads(pickle.dumps(caught.value)))  # executors send it to the driver
     assert "orders-0" in text
@@ -111,29 +124,20 @@ def below(end: int) -> Any:
     return change
 
 
-def test_records_above_the_high_watermark_are_asked_for_again() -> None:
+def test_records_above_the_high_watermark_are_asked_for_again(broker: SpoiledBroker) -> None:
     """They came in between, and the next answer has them below it: nothing is lost, and nothing comes twice."""
-    with SpoiledBroker({TOPIC: 1}) as broker:
-        broker.produce(TOPIC, [b"%d" % n for n in range(5)])
-        left = [1]
-
-        def once(answer: dict[str, Any]) -> None:
-            if left[0]:
-                left[0] -= 1
-                below(2)(answer)
-
-        broker.spoil["Fetch"] = once
-        assert read(broker.bootstrap, 0, 5, max_wait_ms=1) == list(range(5))
-        assert broker.asked["Fetch"] == 2
+    broker.produce(TOPIC, [b"%d" % n for n in range(5)])
+    broker.spoil["Fetch"] = at_first(1, below(2))
+    assert read(broker.bootstrap, 0, 5) == list(range(5))
+    assert broker.asked["Fetch"] == 2
 
 
-def test_a_batch_whose_offset_is_beyond_the_log_passes_no_records() -> None:
+def test_a_batch_whose_offset_is_beyond_the_log_passes_no_records(broker: SpoiledBroker) -> None:
     """No checksum covers the offset of a batch: a wrong one would leave out what is before it."""
-    with SpoiledBroker({TOPIC: 1}) as broker:
-        broker.produce(TOPIC, [b"%d" % n for n in range(5)])
-        broker.spoil["Fetch"] = below(2)
-        with pytest.raises(err.KafkaException, match="beyond the log's end"):
-            read(broker.bootstrap, 0, 5, patience=0.3, max_wait_ms=1)
+    broker.produce(TOPIC, [b"%d" % n for n in range(5)])
+    broker.spoil["Fetch"] = below(2)
+    with pytest.raises(err.KafkaException, match="beyond the log's end"):
+        read(broker.bootstrap, 0, 5, patience=0.3)
 
 
 def test_a_topic_that_is_made_anew_in_the_middle_of_a_range_is_not_read_on() -> None:

@@ -6,13 +6,14 @@ The membership's lock stands for the freeze: no heartbeat is sent, and nobody lo
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.processing.test_running import Going
 from tests.waiting import until
 
@@ -28,11 +29,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"t": 1}) as broker:
-        broker.produce("t", [b"%d" % n for n in range(200)])
-        yield broker
+broker = memory_broker({"t": 1}, [b"%d" % n for n in range(200)])
 
 
 def member(broker: MemoryBroker, protocol: str, **options: Any) -> Any:

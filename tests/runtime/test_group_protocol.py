@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from managedconsumer import errors as err
 from managedconsumer.compat.membership import RangeProtocol, RoundRobinProtocol
 from managedconsumer.coordinator.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.testing.memorykit import GROUP, TOPIC, numbers, values
 from tests.waiting import until
 
@@ -20,13 +20,7 @@ pytestmark = pytest.mark.usefixtures("short_pauses")
 
 HEARTBEAT, JOIN = "ConsumerGroupHeartbeat", "JoinGroup"
 UNSUPPORTED_VERSION, GROUP_ID_NOT_FOUND = 35, 69
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 4}, heartbeat_interval_ms=20) as made:
-        made.produce(TOPIC, numbers(8))
-        yield made
+broker = memory_broker({TOPIC: 4}, numbers(8), heartbeat_interval_ms=20)
 
 
 def member(broker: MemoryBroker, protocol: Any = None, **more: Any) -> ManagedBalancedConsumer:
@@ -194,17 +188,16 @@ def test_an_option_that_one_protocol_has_chooses_it(
 
 
 @pytest.mark.parametrize(
-    "assignor", ["sticky", RoundRobinProtocol, CooperativeStickyPartitionAssignor, ["range", "roundrobin"]]
+    ("protocol", "assignor", "said"),
+    [
+        *(
+            ("consumer", each, r"the broker assigns; it knows 'uniform' and 'range'.*'classic'")
+            for each in ("sticky", RoundRobinProtocol, CooperativeStickyPartitionAssignor, ["range", "roundrobin"])
+        ),
+        ("classic", "uniform", "membership_protocol must be one of"),
+    ],
 )
-def test_kip_848_alone_refuses_assignors_of_the_client(assignor: Any) -> None:
-    with pytest.raises(err.ConfigurationError, match=r"the broker assigns; it knows 'uniform' and 'range'.*'classic'"):
-        ManagedBalancedConsumer(
-            TOPIC, "127.0.0.1:1", GROUP, auto_start=False, group_protocol="consumer", membership_protocol=assignor
-        )
-
-
-def test_the_classic_protocol_alone_refuses_the_assignors_of_the_broker() -> None:
-    with pytest.raises(err.ConfigurationError, match="membership_protocol must be one of"):
-        ManagedBalancedConsumer(
-            TOPIC, "127.0.0.1:1", GROUP, auto_start=False, group_protocol="classic", membership_protocol="uniform"
-        )
+def test_a_protocol_alone_refuses_the_assignors_of_the_other(protocol: Any, assignor: Any, said: str) -> None:
+    options = {"auto_start": False, "group_protocol": protocol, "membership_protocol": assignor}
+    with pytest.raises(err.ConfigurationError, match=said):
+        ManagedBalancedConsumer(TOPIC, "127.0.0.1:1", GROUP, **options)

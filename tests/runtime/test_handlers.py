@@ -16,6 +16,8 @@ import pytest
 
 from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler, ThreadingHandler, default_handler
+from tests.runtime.beside import Beside
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -175,22 +177,20 @@ def test_what_fails_in_the_pool_is_raised_and_not_printed(capfd: pytest.CaptureF
     assert printed.out + printed.err == ""
 
 
+def dial(handler: Handler, host: str, port: int, timeout: float = 5.0, **more: Any) -> Any:
+    return net.dial(handler, host, port, timeout, net.SharedSocket(handler), **more)
+
+
 def test_dialling_connects_by_name(handler: Handler, listener: socket.socket) -> None:
-    sock = net.dial(handler, "localhost", listener.getsockname()[1], timeout=5, shared=net.SharedSocket(handler))
-    try:
+    with dial(handler, "localhost", listener.getsockname()[1]) as sock:
         assert sock.getpeername() == listener.getsockname()
         assert net.is_green(sock) == isinstance(handler, GEventHandler)
-    finally:
-        sock.close()
 
 
 def test_dialling_uses_the_source_address(handler: Handler, listener: socket.socket) -> None:
-    sock = net.dial(
-        handler, *listener.getsockname(), timeout=5, source_address=("127.0.0.7", 0), shared=net.SharedSocket(handler)
-    )
-    accepted, address = listener.accept()
-    accepted.close()
-    sock.close()
+    with dial(handler, *listener.getsockname(), source_address=("127.0.0.7", 0)):
+        accepted, address = listener.accept()
+        accepted.close()
     assert address[0] == "127.0.0.7"
 
 
@@ -209,20 +209,13 @@ class _Resolver(ThreadingHandler):
 def test_every_address_of_a_name_is_tried(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
     handler = _Resolver([("127.0.0.2", 1), ("127.0.0.3", 1), ("127.0.0.1", port)])
-    sock = net.dial(handler, "broker.test", port, timeout=5, shared=net.SharedSocket(handler))
-    assert sock.getpeername() == ("127.0.0.1", port)
-    sock.close()
+    with dial(handler, "broker.test", port) as sock:
+        assert sock.getpeername() == ("127.0.0.1", port)
 
 
-def test_all_failures_are_told(listener: socket.socket) -> None:
+def test_all_failures_are_told() -> None:
     with pytest.raises(net.DialError) as caught:
-        net.dial(
-            _Resolver([("127.0.0.2", 1), ("127.0.0.3", 1)]),
-            "broker.test",
-            9,
-            timeout=5,
-            shared=net.SharedSocket(ThreadingHandler()),
-        )
+        dial(_Resolver([("127.0.0.2", 1), ("127.0.0.3", 1)]), "broker.test", 9)
     assert "127.0.0.2:1: connection refused" in str(caught.value)
     assert "127.0.0.3:1: connection refused" in str(caught.value)
 
@@ -246,42 +239,31 @@ def test_an_address_that_swallows_packets_leaves_time_for_the_next(
     listener: socket.socket, black_hole: tuple[str, int]
 ) -> None:
     handler = _Resolver([black_hole, listener.getsockname()])
-    net.dial(handler, "broker.test", 9, timeout=0.6, shared=net.SharedSocket(handler)).close()
+    dial(handler, "broker.test", 9, 0.6).close()
 
 
 def test_dialling_keeps_its_deadline(handler: Handler, black_hole: tuple[str, int]) -> None:
     start = time.monotonic()
     with pytest.raises(net.DialError, match="no answer in time"):
-        net.dial(handler, *black_hole, timeout=0.1, shared=net.SharedSocket(handler))
+        dial(handler, *black_hole, 0.1)
     assert time.monotonic() - start < 5
 
 
 def test_a_silent_resolver_is_left_behind() -> None:
     start = time.monotonic()
     with pytest.raises(socket.gaierror, match=r"no answer within 0\.1 s"):
-        net.dial(_Resolver([], delay=3), "broker.test", 9, timeout=0.1, shared=net.SharedSocket(ThreadingHandler()))
+        dial(_Resolver([], delay=3), "broker.test", 9, 0.1)
     assert time.monotonic() - start < 2
 
 
 def test_close_wakes_a_dialler(handler: Handler, black_hole: tuple[str, int]) -> None:
     shared = net.SharedSocket(handler)
-    outcome: list[Any] = []
-
-    def work() -> None:
-        try:
-            net.dial(handler, *black_hole, timeout=30, shared=shared)
-        except OSError as error:
-            outcome.append((error, time.monotonic()))
-
-    worker = handler.spawn("dialler", work)
-    while shared.sock is None:
-        handler.sleep(0.001)
+    dialling = Beside(net.dial, handler, *black_hole, 30, shared, handler=handler)
+    until(lambda: shared.sock, sleep=handler.sleep)
     handler.sleep(0.05)
-    start = time.monotonic()
     shared.close()
-    worker.join(5)
-    assert isinstance(outcome[0][0], ConnectionAbortedError)
-    assert outcome[0][1] - start < 5
+    assert dialling.over(5)
+    assert isinstance(dialling.error, ConnectionAbortedError)
 
 
 def test_close_wakes_a_caller_that_waits_for_the_resolver() -> None:

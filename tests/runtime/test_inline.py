@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from managedconsumer.runtime.waiting.conditions import WakeupFd
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire import records
+from tests.conftest import Ended
+from tests.memory import memory_broker
 from tests.waiting import until
 
 TOPIC = "orders"
@@ -48,24 +50,16 @@ class Reader:
             self.error = error
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2}) as broker:
-        yield broker
+broker = memory_broker({TOPIC: 2})
 
 
 @pytest.fixture
-def make(broker: MemoryBroker) -> Iterator[Callable[..., Any]]:
-    made: list[Any] = []
-
+def make(broker: MemoryBroker, ended: Ended) -> Callable[..., Any]:
     def new(kind: type[Any] = SimpleConsumer, *group: Any, **options: Any) -> Any:
         given = {"consumer_timeout_ms": 20_000, **options}
-        made.append(kind(TOPIC, broker.bootstrap, *group, **given))
-        return made[-1]
+        return ended(kind(TOPIC, broker.bootstrap, *group, **given))
 
-    yield new
-    for consumer in made:
-        consumer.stop()
+    return new
 
 
 def state(consumer: Any) -> Any:

@@ -13,6 +13,7 @@ from managedconsumer import errors as err
 from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 
 pytestmark = pytest.mark.usefixtures("short_pauses")
 
@@ -40,52 +41,50 @@ class Slow:
         monkeypatch.setattr(Assignment, "fence", slowly)
 
 
+broker = memory_broker({"t": 1}, [b"%d" % number for number in range(COUNT)])
+
+
 @pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"t": 1}) as made:
-        made.produce("t", [b"%d" % number for number in range(COUNT)])
+def consumer(broker: MemoryBroker) -> Iterator[Any]:
+    options = {"auto_offset_reset": -2, "heartbeat_interval_ms": 30, "consumer_timeout_ms": 20_000}
+    with ManagedBalancedConsumer("t", broker.bootstrap, "g", **options) as made:
         yield made
 
 
-@pytest.mark.parametrize("way", list(WAYS))
+@pytest.fixture(params=list(WAYS))
+def consume(request: pytest.FixtureRequest) -> Callable[[Any], list[Any]]:
+    return WAYS[request.param]
+
+
 @pytest.mark.parametrize("asynchronous", [False, True], ids=["waits", "later"])
 def test_after_a_refused_commit_nothing_comes_that_is_not_read_again(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, way: str, asynchronous: bool
+    broker: MemoryBroker, consumer: Any, consume: Any, monkeypatch: pytest.MonkeyPatch, asynchronous: bool
 ) -> None:
-    consume = WAYS[way]
-    with ManagedBalancedConsumer(
-        "t", broker.bootstrap, "g", auto_offset_reset=-2, heartbeat_interval_ms=30, consumer_timeout_ms=20_000
-    ) as consumer:
-        consume(consumer)
-        consumer.commit_offsets()
-        (message,) = consume(consumer)
-        slow = Slow(monkeypatch)
-        broker.evict("g")
-        assert slow.knows.wait(20)
-        with pytest.raises(err.KafkaException):
-            if asynchronous:
-                consumer.commit_offsets(wait=False).result(20_000)
-            else:
-                consumer.commit_offsets()
-        (again,) = consume(consumer)
-        slow.released.set()
-        assert (message.offset, again.offset) == (1, 1), "a message came after the commit was refused"
+    consume(consumer)
+    consumer.commit_offsets()
+    (message,) = consume(consumer)
+    slow = Slow(monkeypatch)
+    broker.evict("g")
+    assert slow.knows.wait(20)
+    with pytest.raises(err.KafkaException):
+        if asynchronous:
+            consumer.commit_offsets(wait=False).result(20_000)
+        else:
+            consumer.commit_offsets()
+    (again,) = consume(consumer)
+    slow.released.set()
+    assert (message.offset, again.offset) == (1, 1), "a message came after the commit was refused"
 
 
-@pytest.mark.parametrize("way", list(WAYS))
 def test_nothing_comes_between_the_loss_and_its_fence(
-    broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch, way: str
+    broker: MemoryBroker, consumer: Any, consume: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The message is that of the next membership, which may be committed."""
-    consume = WAYS[way]
-    with ManagedBalancedConsumer(
-        "t", broker.bootstrap, "g", auto_offset_reset=-2, heartbeat_interval_ms=30, consumer_timeout_ms=20_000
-    ) as consumer:
-        consume(consumer)
-        slow = Slow(monkeypatch)
-        broker.evict("g")
-        assert slow.knows.wait(20)
-        consume(consumer)
-        consumer.commit_offsets()
-        slow.released.set()
-        assert broker.committed("g")[TopicPartition("t", 0)] == 1, "it was read before the loss was fenced"
+    consume(consumer)
+    slow = Slow(monkeypatch)
+    broker.evict("g")
+    assert slow.knows.wait(20)
+    consume(consumer)
+    consumer.commit_offsets()
+    slow.released.set()
+    assert broker.committed("g")[TopicPartition("t", 0)] == 1, "it was read before the loss was fenced"

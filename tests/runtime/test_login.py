@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import logging
 import time
 from typing import Any, Callable, Iterator
@@ -17,9 +15,9 @@ from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.wire.protocol import schemas
-from tests.runtime.conftest import Connect, Stopwatch
-from tests.runtime.peers import Peer, scripted
-from tests.runtime.test_connection import HEARTBEAT, OK
+from tests.runtime.conftest import Dial, fails
+from tests.runtime.peers import HEARTBEAT, OK, Peer, Script
+from tests.runtime.test_sasl import server_final
 
 PASSWORD = "correct-horse-battery"
 TOKEN = "header.secretpayload.signature"
@@ -74,13 +72,7 @@ def scram(name: str, hash_name: str) -> Exchange:
         server_first = b"r=" + nonce + b",s=" + base64.b64encode(b"salty") + b",i=4096"
         peer.sock.sendall(peer.frame(header, {"auth_bytes": server_first}))
         header, body = peer.read()
-        without_proof, _, proof = bytes(body["auth_bytes"]).partition(b",p=")
-        salted = hashlib.pbkdf2_hmac(hash_name, PASSWORD.encode(), b"salty", 4096)
-        client_key = hmac.digest(salted, b"Client Key", hash_name)
-        signed = b",".join((first, server_first, without_proof))
-        signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), signed, hash_name)
-        assert bytes(a ^ b for a, b in zip(base64.b64decode(proof), signature, strict=True)) == client_key
-        final = b"v=" + base64.b64encode(hmac.digest(hmac.digest(salted, b"Server Key", hash_name), signed, hash_name))
+        final = server_final(hash_name, PASSWORD, first, server_first, bytes(body["auth_bytes"]))
         peer.sock.sendall(peer.frame(header, {"auth_bytes": final, "session_lifetime_ms": lifetime}))
 
     return exchange
@@ -123,11 +115,10 @@ def secret_free(text: str) -> bool:
 
 @pytest.mark.parametrize("mechanism", ALL)
 def test_every_mechanism_and_no_secret_in_the_debug_log(
-    new_connection: Connect, mechanism: str, caplog: pytest.LogCaptureFixture
+    dial: Dial, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.DEBUG, logger=""), scripted(beats_after(EXCHANGES[mechanism])) as broker:
-        connection = new_connection(broker.port, security=security(mechanism))
-        connection.connect()
+    with caplog.at_level(logging.DEBUG, logger=""):
+        connection = dial.connected(beats_after(EXCHANGES[mechanism]), security=security(mechanism))
         assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
         assert f"logged in to {connection.address} with {mechanism}" in caplog.text
         assert secret_free(caplog.text + repr(connection) + repr(connection.settings) + repr(vars(connection)))
@@ -144,7 +135,7 @@ def pass_time(handler: Handler, monkeypatch: pytest.MonkeyPatch) -> PassTime:
 
 @pytest.mark.parametrize("mechanism", ALL)
 def test_every_mechanism_logs_in_again_before_the_session_ends(
-    new_connection: Connect, handler: Handler, pass_time: PassTime, mechanism: str, caplog: pytest.LogCaptureFixture
+    dial: Dial, handler: Handler, pass_time: PassTime, mechanism: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """KIP-368, on the same connection, between two requests."""
     exchange = EXCHANGES[mechanism]
@@ -156,9 +147,8 @@ def test_every_mechanism_logs_in_again_before_the_session_ends(
             exchange(peer, LIFETIME)
             peer.answer(schemas.HEARTBEAT, OK)
 
-    with caplog.at_level(logging.DEBUG), scripted(script) as broker:
-        connection = new_connection(broker.port, security=security(mechanism))
-        connection.connect()
+    with caplog.at_level(logging.DEBUG):
+        connection = dial.connected(script, security=security(mechanism))
         due = [connection.login_due_at]
         for _ in range(2):
             assert due[-1] is not None
@@ -167,11 +157,11 @@ def test_every_mechanism_logs_in_again_before_the_session_ends(
             assert connection.needs_login
             assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
             due.append(connection.login_due_at)
-        assert len(broker.peers) == 1
+        assert len(dial.broker.peers) == 1
         assert secret_free(caplog.text)
 
 
-def test_nothing_under_way_is_disturbed_by_a_new_login(new_connection: Connect, pass_time: PassTime) -> None:
+def test_nothing_under_way_is_disturbed_by_a_new_login(dial: Dial, pass_time: PassTime) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         plain(peer, LIFETIME)
@@ -183,197 +173,160 @@ def test_nothing_under_way_is_disturbed_by_a_new_login(new_connection: Connect, 
         plain(peer, LIFETIME)
         peer.answer(schemas.HEARTBEAT, OK)
 
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("PLAIN"))
-        connection.connect()
-        first = connection.send(schemas.HEARTBEAT, HEARTBEAT)
-        assert not connection.needs_login
-        pass_time(LIFETIME / 1000)
-        assert connection.needs_login
-        second = connection.send(schemas.HEARTBEAT, HEARTBEAT)
-        assert connection.receive(first)["error_code"] == connection.receive(second)["error_code"] == 0
-        assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
+    connection = dial.connected(script, security=security("PLAIN"))
+    first = connection.send(schemas.HEARTBEAT, HEARTBEAT)
+    assert not connection.needs_login
+    pass_time(LIFETIME / 1000)
+    assert connection.needs_login
+    second = connection.send(schemas.HEARTBEAT, HEARTBEAT)
+    assert connection.receive(first)["error_code"] == connection.receive(second)["error_code"] == 0
+    assert connection.request(schemas.HEARTBEAT, HEARTBEAT)["error_code"] == 0
 
 
-def test_a_login_refused_later_ends_the_connection(new_connection: Connect, pass_time: PassTime) -> None:
+def refuses_later(peer: Peer) -> None:
+    handshake(peer, "PLAIN")
+    refuse(peer, "Authentication failed: Invalid username or password")
+
+
+def takes_no_other_login(peer: Peer) -> None:
+    """It does not mean that the listener has no SASL: a consumer goes on with a new connection."""
+    peer.answer(schemas.SASL_HANDSHAKE, {"error_code": errors.IllegalSaslState.ERROR_CODE, "mechanisms": []})
+
+
+@pytest.mark.parametrize(
+    ("refuses", "kind", "words"),
+    [
+        (refuses_later, errors.SaslAuthenticationError, "Invalid username"),
+        (takes_no_other_login, errors.SocketDisconnectedError, "another login"),
+    ],
+)
+def test_a_login_refused_later_ends_the_connection(
+    dial: Dial, pass_time: PassTime, refuses: Script, kind: type[errors.KafkaException], words: str
+) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         plain(peer, LIFETIME)
-        handshake(peer, "PLAIN")
-        refuse(peer, "Authentication failed: Invalid username or password")
+        refuses(peer)
 
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("PLAIN"))
-        connection.connect()
-        assert not connection.needs_login
-        pass_time(LIFETIME / 1000)
-        assert connection.needs_login
-        with pytest.raises(errors.SaslAuthenticationError, match="Invalid username"):
-            connection.request(schemas.HEARTBEAT, HEARTBEAT)
-        assert not connection.connected
-
-
-def refused(connection: Connection, kind: type[errors.KafkaException], stopwatch: Stopwatch) -> errors.KafkaException:
-    with pytest.raises(kind) as caught:
-        connection.connect()
-    assert connection.address in str(caught.value)
-    assert secret_free(str(caught.value))
-    assert stopwatch.seconds < 5
+    connection = dial.connected(script, security=security("PLAIN"))
+    assert not connection.needs_login
+    pass_time(LIFETIME / 1000)
+    assert connection.needs_login
+    with pytest.raises(kind, match=words):
+        connection.request(schemas.HEARTBEAT, HEARTBEAT)
     assert not connection.connected
-    return caught.value
 
 
-def test_a_wrong_password(new_connection: Connect, stopwatch: Stopwatch) -> None:
-    def script(peer: Peer) -> None:
+def greeting(script: Script) -> Script:
+    def whole(peer: Peer) -> None:
         peer.greet()
-        handshake(peer, "PLAIN")
-        refuse(peer, f"Authentication failed for password {PASSWORD}")
+        script(peer)
 
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("PLAIN"))
-        error = refused(connection, errors.SaslAuthenticationError, stopwatch)
-    assert isinstance(error, errors.ERROR_CODES[58])
-    assert "Authentication failed for password ***" in str(error)
-    assert "sasl_username ('alice')" in str(error)
-    assert not error.retriable
+    return whole
 
 
-def test_a_mechanism_that_is_not_enabled(new_connection: Connect, stopwatch: Stopwatch) -> None:
-    def script(peer: Peer) -> None:
-        peer.greet()
-        handshake(peer, "", ["SCRAM-SHA-512", "OAUTHBEARER"])
-        assert peer.wait_for_eof()
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("PLAIN"))
-        error = refused(connection, errors.SaslAuthenticationError, stopwatch)
-        assert "sasl_mechanism='PLAIN'" in str(error)
-        assert "it offers OAUTHBEARER, SCRAM-SHA-512" in str(error)
-    assert [header.api for header, _ in broker.peers[0].requests][-1] is schemas.SASL_HANDSHAKE  # no downgrade
+def wrong_password(peer: Peer) -> None:
+    handshake(peer, "PLAIN")
+    refuse(peer, f"Authentication failed for password {PASSWORD}")
 
 
-def test_a_listener_without_sasl(new_connection: Connect, stopwatch: Stopwatch) -> None:
-    def script(peer: Peer) -> None:
-        peer.greet()
-        peer.answer(schemas.SASL_HANDSHAKE, {"error_code": 34, "mechanisms": []})
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("PLAIN"))
-        error = refused(connection, errors.ProtocolMismatchError, stopwatch)
-    assert "does not use SASL" in str(error)
-    assert "security_protocol='PLAINTEXT'" in str(error)
+def not_enabled(peer: Peer) -> None:
+    handshake(peer, "", ["SCRAM-SHA-512", "OAUTHBEARER"])
+    assert peer.wait_for_eof()
 
 
-def test_an_impostor_that_does_not_know_the_password(new_connection: Connect, stopwatch: Stopwatch) -> None:
-    def script(peer: Peer) -> None:
-        peer.greet()
-        handshake(peer, "SCRAM-SHA-256")
-        header, body = peer.read()
-        nonce = bytes(body["auth_bytes"]).rpartition(b"r=")[2] + b"x"
-        peer.sock.sendall(peer.frame(header, {"auth_bytes": b"r=" + nonce + b",s=c2FsdA==,i=4096"}))
-        authenticate(peer, auth_bytes=b"v=" + base64.b64encode(bytes(32)))
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("SCRAM-SHA-256"))
-        assert "impostor" in str(refused(connection, errors.SaslAuthenticationError, stopwatch))
+def without_sasl(peer: Peer) -> None:
+    peer.answer(schemas.SASL_HANDSHAKE, {"error_code": 34, "mechanisms": []})
 
 
-def test_a_broker_that_asks_for_endless_iterations(new_connection: Connect, stopwatch: Stopwatch) -> None:
-    def script(peer: Peer) -> None:
-        peer.greet()
-        handshake(peer, "SCRAM-SHA-256")
-        header, body = peer.read()
-        nonce = bytes(body["auth_bytes"]).rpartition(b"r=")[2] + b"x"
-        peer.sock.sendall(peer.frame(header, {"auth_bytes": b"r=" + nonce + b",s=c2FsdA==,i=9999999"}))
-        peer.wait_for_eof()
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("SCRAM-SHA-256"))
-        assert "iterations" in str(refused(connection, errors.SaslAuthenticationError, stopwatch))
+def scram_first(peer: Peer, iterations: int) -> None:
+    handshake(peer, "SCRAM-SHA-256")
+    header, body = peer.read()
+    nonce = bytes(body["auth_bytes"]).rpartition(b"r=")[2] + b"x"
+    peer.sock.sendall(peer.frame(header, {"auth_bytes": b"r=%s,s=c2FsdA==,i=%d" % (nonce, iterations)}))
 
 
-def test_an_expired_token(new_connection: Connect, stopwatch: Stopwatch) -> None:
-    def script(peer: Peer) -> None:
-        peer.greet()
-        handshake(peer, "OAUTHBEARER")
-        authenticate(peer, auth_bytes=b'{"status":"invalid_token"}')
-        assert refuse(peer, "") == b"\1"
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("OAUTHBEARER"))
-        text = str(refused(connection, errors.SaslAuthenticationError, stopwatch))
-    assert "status invalid_token" in text
-    assert "sasl_oauth_token" in text
+def impostor(peer: Peer) -> None:
+    """Does not know the password."""
+    scram_first(peer, 4096)
+    authenticate(peer, auth_bytes=b"v=" + base64.b64encode(bytes(32)))
 
 
-def test_a_token_function_that_fails_can_be_tried_again(new_connection: Connect, stopwatch: Stopwatch) -> None:
+def endless_iterations(peer: Peer) -> None:
+    scram_first(peer, 9_999_999)
+    peer.wait_for_eof()
+
+
+def expired_token(peer: Peer) -> None:
+    handshake(peer, "OAUTHBEARER")
+    authenticate(peer, auth_bytes=b'{"status":"invalid_token"}')
+    assert refuse(peer, "") == b"\1"
+
+
+def without_end(peer: Peer) -> None:
+    handshake(peer, "OAUTHBEARER")
+    while True:
+        authenticate(peer, auth_bytes=b"{}")
+
+
+def refused(connection: Connection, kind: type[errors.KafkaException]) -> errors.KafkaException:
+    error = fails(connection, kind)
+    assert secret_free(str(error))
+    return error
+
+
+@pytest.mark.parametrize(
+    ("script", "mechanism", "words"),
+    [
+        (wrong_password, "PLAIN", ["Authentication failed for password ***", "sasl_username ('alice')"]),
+        (not_enabled, "PLAIN", ["sasl_mechanism='PLAIN'", "it offers OAUTHBEARER, SCRAM-SHA-512"]),
+        (without_sasl, "PLAIN", ["does not use SASL", "security_protocol='PLAINTEXT'"]),
+        (impostor, "SCRAM-SHA-256", ["impostor"]),
+        (endless_iterations, "SCRAM-SHA-256", ["iterations"]),
+        (expired_token, "OAUTHBEARER", ["status invalid_token", "sasl_oauth_token"]),
+        (without_end, "OAUTHBEARER", ["refused the token"]),
+    ],
+)
+def test_a_login_that_fails_says_why(dial: Dial, script: Script, mechanism: str, words: list[str]) -> None:
+    kind = errors.ProtocolMismatchError if script is without_sasl else errors.SaslAuthenticationError
+    error = refused(dial(greeting(script), security=security(mechanism)), kind)
+    for each in words:
+        assert each in str(error)
+    if script is wrong_password:
+        assert isinstance(error, errors.ERROR_CODES[58])
+        assert not error.retriable
+    if script is not_enabled:  # no downgrade
+        assert dial.broker.peers[0].requests[-1][0].api is schemas.SASL_HANDSHAKE
+
+
+def test_a_token_function_that_fails_can_be_tried_again(dial: Dial) -> None:
     def supply() -> str:
         raise RuntimeError(TOKEN)
 
-    with scripted(beats_after(bearer)) as broker:
-        connection = new_connection(broker.port, security=security("OAUTHBEARER", sasl_oauth_token=supply))
-        error = refused(connection, errors.TokenUnavailableError, stopwatch)
+    connection = dial(beats_after(bearer), security=security("OAUTHBEARER", sasl_oauth_token=supply))
+    error = refused(connection, errors.TokenUnavailableError)
     assert "sasl_oauth_token raised RuntimeError" in str(error)
     assert isinstance(error.__cause__, RuntimeError)
     assert error.retriable
 
 
 @pytest.mark.parametrize("given", [None, b"bytes", 5, ("a",), ("a", "b"), "two words"])
-def test_a_token_function_that_returns_nonsense(new_connection: Connect, given: Any, stopwatch: Stopwatch) -> None:
-    with scripted(beats_after(bearer)) as broker:
-        connection = new_connection(broker.port, security=security("OAUTHBEARER", sasl_oauth_token=lambda: given))
-        assert "token" in str(refused(connection, errors.SaslAuthenticationError, stopwatch))
+def test_a_token_function_that_returns_nonsense(dial: Dial, given: Any) -> None:
+    connection = dial(beats_after(bearer), security=security("OAUTHBEARER", sasl_oauth_token=lambda: given))
+    assert "token" in str(refused(connection, errors.SaslAuthenticationError))
 
 
-def test_a_tokens_expiry_brings_the_next_login_forward(new_connection: Connect, handler: Handler) -> None:
-    with scripted(beats_after(bearer, 3_600_000)) as broker:
-        supply = lambda: (TOKEN, time.time() + 10)  # noqa: E731
-        connection = new_connection(broker.port, security=security("OAUTHBEARER", sasl_oauth_token=supply))
-        connection.connect()
-        assert connection.login_due_at is not None
-        assert connection.login_due_at < handler.now() + 10
-
-
-def test_a_token_that_is_about_to_expire_brings_no_login_within_a_second(
-    new_connection: Connect, handler: Handler
+@pytest.mark.parametrize(("expires", "least", "most"), [(10, 0.0, 10.0), (0.2, 1.1, 3600.0)])
+def test_a_tokens_expiry_brings_the_next_login_forward(
+    dial: Dial, handler: Handler, expires: float, least: float, most: float
 ) -> None:
-    """Kafka refuses it with ILLEGAL_SASL_STATE."""
-    with scripted(beats_after(bearer, 3_600_000)) as broker:
-        supply = lambda: (TOKEN, time.time() + 0.2)  # noqa: E731
-        connection = new_connection(broker.port, security=security("OAUTHBEARER", sasl_oauth_token=supply))
-        began = handler.now()
-        connection.connect()
-        assert connection.login_due_at is not None
-        assert connection.login_due_at >= began + 1.1
-
-
-def test_a_broker_that_takes_no_other_login_on_this_connection(new_connection: Connect, pass_time: PassTime) -> None:
-    """It does not mean that the listener has no SASL: a consumer goes on with a new connection."""
-
-    def script(peer: Peer) -> None:
-        peer.greet()
-        plain(peer, LIFETIME)
-        peer.answer(schemas.SASL_HANDSHAKE, {"error_code": errors.IllegalSaslState.ERROR_CODE, "mechanisms": []})
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("PLAIN"))
-        connection.connect()
-        pass_time(LIFETIME / 1000)
-        with pytest.raises(errors.SocketDisconnectedError, match="another login"):
-            connection.request(schemas.HEARTBEAT, HEARTBEAT)
-        assert not connection.connected
-
-
-def test_a_broker_that_never_comes_to_an_end(new_connection: Connect, stopwatch: Stopwatch) -> None:
-    def script(peer: Peer) -> None:
-        peer.greet()
-        handshake(peer, "OAUTHBEARER")
-        while True:
-            authenticate(peer, auth_bytes=b"{}")
-
-    with scripted(script) as broker:
-        connection = new_connection(broker.port, security=security("OAUTHBEARER"))
-        assert "refused the token" in str(refused(connection, errors.SaslAuthenticationError, stopwatch))
+    """And none within a second, which Kafka refuses with ILLEGAL_SASL_STATE."""
+    supply = lambda: (TOKEN, time.time() + expires)  # noqa: E731
+    connection = dial(beats_after(bearer, 3_600_000), security=security("OAUTHBEARER", sasl_oauth_token=supply))
+    began = handler.now()
+    connection.connect()
+    assert connection.login_due_at is not None
+    assert began + least <= connection.login_due_at < handler.now() + most
 
 
 def test_a_login_in_clear_to_another_machine_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:

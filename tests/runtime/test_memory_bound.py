@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -25,23 +26,18 @@ def broker() -> Iterator[MemoryBroker]:
         yield broker
 
 
+def bounded(broker: MemoryBroker, bound: int, **more: Any) -> SimpleConsumer:
+    options = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 5000, "fetch_message_max_bytes": 50_000, **more}
+    return SimpleConsumer(TOPIC, broker.bootstrap, queued_max_bytes=bound, **options)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fetchers", [1, 4])
 @pytest.mark.parametrize("bound", [1, 30_000, 100_000, 400_000, 2_000_000])
 def test_what_is_held_is_below_the_bound(broker: MemoryBroker, bound: int, fetchers: int) -> None:
     """Several workers share it; a bound below one batch lets one batch through at a time."""
-    consumer = SimpleConsumer(
-        TOPIC,
-        broker.bootstrap,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=5000,
-        queued_max_bytes=bound,
-        queued_max_messages=1_000_000,
-        fetch_message_max_bytes=50_000,
-        num_consumer_fetchers=fetchers,
-    )
     most, seen = 0, Counter[int]()
-    try:
+    with bounded(broker, bound, queued_max_messages=1_000_000, num_consumer_fetchers=fetchers) as consumer:
         memory = consumer._session.engine.buffer.budget.memory
         assert memory is not None
         for message in consumer:
@@ -49,27 +45,15 @@ def test_what_is_held_is_below_the_bound(broker: MemoryBroker, bound: int, fetch
             most = max(most, memory.in_use())
             if seen.total() == PARTITIONS * COUNT:
                 break
-    finally:
-        consumer.stop()
     assert seen == dict.fromkeys(range(PARTITIONS), COUNT)
     assert most <= max(bound, SIZE + 1000)
 
 
 @pytest.mark.parametrize("bound", [30_000, 100_000])
 def test_a_paused_partition_with_a_full_buffer_keeps_no_other_one_waiting(broker: MemoryBroker, bound: int) -> None:
-    consumer = SimpleConsumer(
-        TOPIC,
-        broker.bootstrap,
-        auto_offset_reset="earliest",
-        consumer_timeout_ms=5000,
-        queued_max_bytes=bound,
-        fetch_message_max_bytes=50_000,
-    )
-    try:
+    with bounded(broker, bound) as consumer:
         first = consumer.consume()
         assert first is not None
         consumer.pause(first.partition_id)
         seen = Counter(message.partition_id for message in (consumer.consume() for _ in range(3 * COUNT)) if message)
         assert seen == {number: COUNT for number in range(PARTITIONS) if number != first.partition_id}
-    finally:
-        consumer.stop()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from types import MappingProxyType
@@ -18,24 +17,23 @@ from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, OffsetType, TopicPartition
 from managedconsumer.wire.protocol import schemas
+from tests.conftest import Ended
+from tests.runtime.beside import Beside
 from tests.runtime.silent_proxy import SilentProxyBroker
+from tests.waiting import until
 
 TOPIC = "orders"
 FROZEN, ALIVE = 1, 2
 
 
 @pytest.fixture
-def make_broker() -> Iterator[Callable[[], SilentProxyBroker]]:
-    made: list[SilentProxyBroker] = []
-
+def make_broker(ended: Ended) -> Callable[[], SilentProxyBroker]:
     def make() -> SilentProxyBroker:
-        made.append(SilentProxyBroker({TOPIC: 2}))
-        made[-1].start()
-        return made[-1]
+        made = ended(SilentProxyBroker({TOPIC: 2}))
+        made.start()
+        return made
 
-    yield make
-    for broker in made:
-        broker.close()
+    return make
 
 
 @pytest.fixture
@@ -128,26 +126,12 @@ def test_stop_does_not_wait_for_a_frozen_leader(
     broker.choose = lambda _wire, name: name == "ListOffsets"
     with KafkaClient(broker.bootstrap) as client:
         consumer = kind(TOPIC, client.cluster, b"billing", auto_start=False)
-        raised: list[BaseException] = []
-
-        def start() -> None:
-            try:
-                consumer.start()
-            except BaseException as error:  # noqa: BLE001 - that it raises is enough
-                raised.append(error)
-
-        starting = threading.Thread(target=start, daemon=True)
-        starting.start()
-        deadline = time.monotonic() + 5
-        while not any("ListOffsets" in wire.carried for wire in broker.wires):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+        starting = Beside(consumer.start)
+        until(lambda: any("ListOffsets" in wire.carried for wire in broker.wires))
         began = time.monotonic()
         consumer.stop(timeout=1.0)
         assert time.monotonic() - began < 5
-        starting.join(5)
-        assert not starting.is_alive()
-        assert raised
+        assert starting.end().error is not None
 
 
 def test_an_interrupted_look_up_leaves_nothing_under_way_to_the_next(

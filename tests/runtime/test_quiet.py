@@ -14,6 +14,7 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer, TopicPartition
 from managedconsumer.fetch import leader
 from managedconsumer.testing import MemoryBroker
+from tests.conftest import Ended
 from tests.waiting import until
 
 TOPIC = "orders"
@@ -47,17 +48,12 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedBroker]:
 
 
 @pytest.fixture
-def opened(broker: WatchedBroker) -> Iterator[Open]:
-    made: list[Any] = []
-
+def opened(broker: WatchedBroker, ended: Ended) -> Open:
     def open_one(**options: Any) -> Any:
         options = {"fetch_wait_max_ms": 5, "consumer_timeout_ms": 10_000, "heartbeat_interval_ms": 50, **options}
-        made.append(ManagedBalancedConsumer(TOPIC, broker.bootstrap, "g", auto_offset_reset="earliest", **options))
-        return made[-1]
+        return ended(ManagedBalancedConsumer(TOPIC, broker.bootstrap, "g", auto_offset_reset="earliest", **options))
 
-    yield open_one
-    for consumer in made:
-        consumer.stop()
+    return open_one
 
 
 def let_it_be_quiet(broker: WatchedBroker, consumer: Any) -> None:

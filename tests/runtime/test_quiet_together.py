@@ -13,6 +13,7 @@ from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.fetch import leader
 from managedconsumer.runtime.cluster import idle_connections, shared_long_poll, sharing
 from managedconsumer.testing import MemoryBroker
+from tests.conftest import Ended
 from tests.waiting import until
 
 TOPIC, OTHER = "orders", "returns"
@@ -52,28 +53,20 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[WatchedBroker]:
 
 
 @pytest.fixture
-def opened(broker: WatchedBroker) -> Iterator[Open]:
-    made: list[Any] = []
+def opened(broker: WatchedBroker, ended: Ended) -> Open:
     clients: dict[bool, KafkaClient] = {}
 
     def open_one(group: str = "", topic: str = TOPIC, greenlets: bool = False, **options: Any) -> Any:
         if greenlets not in clients:
-            clients[greenlets] = open_one.client = KafkaClient(  # type: ignore[attr-defined]
-                broker.bootstrap, use_greenlets=greenlets
-            )
+            clients[greenlets] = ended(KafkaClient(broker.bootstrap, use_greenlets=greenlets))
+            open_one.client = clients[greenlets]  # type: ignore[attr-defined]
         client = clients[greenlets]
         given = {"fetch_wait_max_ms": 5, "consumer_timeout_ms": 10_000, "auto_offset_reset": "earliest", **options}
         if group:
-            made.append(ManagedBalancedConsumer(topic, client, group, **{"heartbeat_interval_ms": 50, **given}))
-        else:
-            made.append(SimpleConsumer(topic, client, **given))
-        return made[-1]
+            return ended(ManagedBalancedConsumer(topic, client, group, **{"heartbeat_interval_ms": 50, **given}))
+        return ended(SimpleConsumer(topic, client, **given))
 
-    yield open_one
-    for consumer in made:
-        consumer.stop()
-    for client in clients.values():
-        client.close()
+    return open_one
 
 
 def is_delegated(consumer: Any) -> bool:

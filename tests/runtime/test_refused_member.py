@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
 HEARTBEATS = {"classic": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"t": 1}, heartbeat_interval_ms=50) as made:
-        made.produce("t", [b"a", b"b"])
-        yield made
+broker = memory_broker({"t": 1}, [b"a", b"b"], heartbeat_interval_ms=50)
 
 
 def _consumer(broker: MemoryBroker, protocol: str) -> ManagedBalancedConsumer:

@@ -19,6 +19,11 @@ from managedconsumer.runtime.net.security import Security
 SECRET = "correct-horse"
 
 
+TLS: dict[str, Any] = {"security_protocol": "SSL"}
+PLAIN: dict[str, Any] = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
+BEARER: dict[str, Any] = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -26,36 +31,19 @@ SECRET = "correct-horse"
         ({"security_protocol": None}, "security_protocol is None"),
         ({"ssl_cafile": "x"}, "ssl_cafile is given, but security_protocol='PLAINTEXT' does not use TLS"),
         ({"sasl_password": SECRET}, "sasl_password is given, but security_protocol='PLAINTEXT' does not use SASL"),
-        ({"security_protocol": "SSL", "sasl_mechanism": "PLAIN"}, "does not use SASL"),
-        ({"security_protocol": "SSL", "ssl_context": "x"}, "ssl_context must be an ssl.SSLContext, not str"),
-        ({"security_protocol": "SSL", "ssl_cafile": b"x"}, "ssl_cafile must be a string, not bytes"),
-        ({"security_protocol": "SSL", "ssl_keyfile": "x"}, "ssl_keyfile is given without ssl_certfile"),
+        ({**TLS, "sasl_mechanism": "PLAIN"}, "does not use SASL"),
+        ({**TLS, "ssl_context": "x"}, "ssl_context must be an ssl.SSLContext, not str"),
+        ({**TLS, "ssl_cafile": b"x"}, "ssl_cafile must be a string, not bytes"),
+        ({**TLS, "ssl_keyfile": "x"}, "ssl_keyfile is given without ssl_certfile"),
         ({"security_protocol": "SASL_SSL"}, "sasl_mechanism is None; allowed are PLAIN"),
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"}, "sasl_mechanism is 'GSSAPI'"),
+        ({**PLAIN, "sasl_username": "u"}, "sasl_password is missing"),
+        ({**PLAIN, "sasl_username": "", "sasl_password": SECRET}, "sasl_username must be a string, not empty"),
+        ({**PLAIN, "sasl_username": "u", "sasl_password": b"x"}, "sasl_password must be a string"),
+        (BEARER, "sasl_oauth_token is missing"),
+        ({**BEARER, "sasl_oauth_token": SECRET}, "must be a function"),
         (
-            {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "u"},
-            "sasl_password is missing",
-        ),
-        (
-            {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "", "sasl_password": SECRET},
-            "sasl_username must be a string, not empty",
-        ),
-        (
-            {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": b"x"},
-            "sasl_password must be a string",
-        ),
-        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "sasl_oauth_token is missing"),
-        (
-            {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token": SECRET},
-            "must be a function",
-        ),
-        (
-            {
-                "security_protocol": "SASL_SSL",
-                "sasl_mechanism": "OAUTHBEARER",
-                "sasl_oauth_token": str,
-                "sasl_password": SECRET,
-            },
+            {**BEARER, "sasl_oauth_token": str, "sasl_password": SECRET},
             "sasl_password is given, but sasl_mechanism='OAUTHBEARER' has no use",
         ),
     ],
@@ -68,21 +56,11 @@ def test_mistakes_are_named(arguments: dict[str, Any], words: str) -> None:
 
 
 def test_repr_masks_every_secret() -> None:
-    scram = Security(
-        security_protocol="SASL_SSL",
-        sasl_mechanism="SCRAM-SHA-256",
-        sasl_username="alice",
-        sasl_password=SECRET,
-        ssl_certfile="cert.pem",
-        ssl_password=SECRET,
-    )
-    bearer = Security(
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="OAUTHBEARER",
-        sasl_oauth_token=functools.partial(str, SECRET),
-    )
-    assert SECRET not in repr(scram) + str(scram) + f"{bearer!r}"
-    assert "alice" in repr(scram)
+    certificate = {"ssl_certfile": "cert.pem", "ssl_password": SECRET}
+    login = Security(**PLAIN, sasl_username="alice", sasl_password=SECRET, **certificate)
+    bearer = Security(**BEARER, sasl_oauth_token=functools.partial(str, SECRET))
+    assert SECRET not in repr(login) + str(login) + f"{bearer!r}"
+    assert "alice" in repr(login)
     assert repr(Security()) == "Security()"
 
 
@@ -145,15 +123,18 @@ def test_an_encrypted_key_is_opened_or_explained(own: dict[str, str]) -> None:
         Security(security_protocol="SSL", **own).tls_context()
 
 
-def test_files_that_cannot_be_used_are_named(tmp_path: Path, own: dict[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"ssl_cafile": "none.pem"}, "No such file"),
+        ({"ssl_cafile": "junk.pem"}, "PEM certificates"),
+        ({"ssl_certfile": "none.pem"}, r"ssl_certfile .*none\.pem"),
+        ({"ssl_certfile": "cert.pem", "ssl_keyfile": "junk.pem"}, r"ssl_keyfile .*junk\.pem"),
+    ],
+)
+@pytest.mark.usefixtures("own")
+def test_files_that_cannot_be_used_are_named(tmp_path: Path, files: dict[str, str], said: str) -> None:
     (tmp_path / "junk.pem").write_text("junk")
-    with pytest.raises(ConfigurationError, match="No such file"):
-        Security(security_protocol="SSL", ssl_cafile=tmp_path / "none.pem").tls_context()
-    with pytest.raises(ConfigurationError, match="PEM certificates"):
-        Security(security_protocol="SSL", ssl_cafile=tmp_path / "junk.pem").tls_context()
-    with pytest.raises(ConfigurationError, match=r"ssl_certfile .*none\.pem"):
-        Security(security_protocol="SSL", ssl_certfile=tmp_path / "none.pem").tls_context()
-    with pytest.raises(ConfigurationError, match=r"ssl_keyfile .*junk\.pem"):
-        Security(
-            security_protocol="SSL", ssl_certfile=own["ssl_certfile"], ssl_keyfile=tmp_path / "junk.pem"
-        ).tls_context()
+    given: dict[str, Any] = {name: tmp_path / file for name, file in files.items()}
+    with pytest.raises(ConfigurationError, match=said):
+        Security(**TLS, **given).tls_context()

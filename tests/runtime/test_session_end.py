@@ -10,6 +10,7 @@ import pytest
 from managedconsumer import KafkaClient, ManagedBalancedConsumer
 from managedconsumer.listeners import ConsumerRebalanceListener
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
+from tests.waiting import until
 
 # Most of these start a program of their own, or wait for the end of a session.
 pytestmark = pytest.mark.slow
@@ -47,10 +48,7 @@ def test_partitions_are_lost_when_the_session_is_over(broker: SilentProxyBroker,
             heartbeat_interval_ms=100,
             consumer_timeout_ms=50,
         )
-        deadline = time.monotonic() + 5
-        while not consumer.held_offsets:
-            consumer.consume()
-            assert time.monotonic() < deadline
+        until(lambda: consumer.consume() or consumer.held_offsets)
         told = {"Heartbeat", "ConsumerGroupHeartbeat", "FindCoordinator", "ApiVersions"}
         broker.choose = lambda _wire, name: name in told
         if silent_at != "Heartbeat":  # the connection breaks, and what follows is not answered

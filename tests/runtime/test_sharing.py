@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -17,34 +16,13 @@ from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
+from tests.conftest import Ended
+from tests.runtime.beside import UNKNOWN_MEMBER, Beside, beat
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 from tests.waiting import until
 
 #: The time-out (ms) that the fixture ``cluster`` gives every request: no test waits for so long.
 TIMEOUT = 10_000
-
-
-class Beside:
-    """A call in a worker: what came of it, and when."""
-
-    def __init__(self, handler: Handler, call: Callable[..., Any], *args: Any) -> None:
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self._handler = handler
-        self.done = False
-        self._worker = handler.spawn("beside", self._run, call, args)
-
-    def _run(self, call: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        try:
-            self.result = call(*args)
-        except BaseException as error:  # noqa: BLE001 - looked at by the test
-            self.error = error
-        self.done = True
-
-    def over(self) -> Beside:
-        self._worker.join(10)
-        assert not self._worker.is_alive()
-        return self
 
 
 def silent_to_the_next(broker: SilentProxyBroker, name: str) -> None:
@@ -82,22 +60,22 @@ def test_a_coordinator_is_found_while_another_thread_waits_for_metadata(
 ) -> None:
     before = carried(broker, "Metadata")
     silent_to_the_next(broker, "Metadata")
-    refreshing = Beside(handler, cluster.refresh)
+    refreshing = Beside(cluster.refresh, handler=handler)
     until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     assert cluster.find_coordinator("billing").node_id == 1
     assert not refreshing.done
     end_silence(broker)
-    assert refreshing.over().error is None  # asked again over a new connection
+    assert refreshing.end().error is None  # asked again over a new connection
 
 
 def test_one_of_many_asks(cluster: Cluster, broker: SilentProxyBroker, handler: Handler) -> None:
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     silent_to_the_next(broker, "Metadata")
-    several = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC]) for _ in range(5)]
+    several = [Beside(cluster.refresh_if_same, seen, [TOPIC], handler=handler) for _ in range(5)]
     until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     handler.sleep(0.05)  # more requests might come
     end_silence(broker)
-    fetched = [each.over().result for each in several]
+    fetched = [each.end().result for each in several]
     assert all(snapshot is cluster.snapshot is not seen for snapshot in fetched)
     assert carried(broker, "Metadata") - before == 2  # the lost one and its repetition
 
@@ -105,25 +83,25 @@ def test_one_of_many_asks(cluster: Cluster, broker: SilentProxyBroker, handler: 
 def test_each_waits_for_as_long_as_it_wants(cluster: Cluster, broker: SilentProxyBroker, handler: Handler) -> None:
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     silent_to_the_next(broker, "Metadata")
-    asking = Beside(handler, cluster.refresh_if_same, seen, [TOPIC])
+    asking = Beside(cluster.refresh_if_same, seen, [TOPIC], handler=handler)
     until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     with pytest.raises(err.RequestTimedOut, match="another thread has asked for the metadata"):
         cluster.refresh_if_same(seen, [TOPIC], 0.05)
     assert not asking.done
     end_silence(broker)
-    assert asking.over().error is None
+    assert asking.end().error is None
 
 
 def test_all_hear_what_went_wrong(cluster: Cluster, broker: SilentProxyBroker, handler: Handler) -> None:
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     broker.choose = lambda _wire, name: name == "Metadata"
-    several = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC]) for _ in range(4)]
+    several = [Beside(cluster.refresh_if_same, seen, [TOPIC], handler=handler) for _ in range(4)]
     until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     handler.sleep(0.05)  # all of them wait
     fail_the_lost(broker)  # and the next try is lost, too
     until(lambda: sum(wire.silent for wire in broker.wires) == 2, sleep=handler.sleep)
     end_silence(broker)
-    assert all(isinstance(each.over().error, err.KafkaException) for each in several)
+    assert all(isinstance(each.end().error, err.KafkaException) for each in several)
     assert carried(broker, "Metadata") - before == 2  # and not one request after the other
     assert cluster.refresh_if_same(seen, [TOPIC]) is not seen
 
@@ -141,13 +119,13 @@ def test_another_thread_asks_when_the_first_is_interrupted(
         raise _Interrupted
 
     monkeypatch.setattr(cluster, "request", request)
-    interrupted = Beside(handler, cluster.refresh_if_same, seen, [TOPIC])
+    interrupted = Beside(cluster.refresh_if_same, seen, [TOPIC], handler=handler)
     assert asked.wait(5)
-    waiting = [Beside(handler, cluster.refresh_if_same, seen, [TOPIC], 5.0) for _ in range(3)]
+    waiting = [Beside(cluster.refresh_if_same, seen, [TOPIC], 5.0, handler=handler) for _ in range(3)]
     handler.sleep(0.01)
     go_on.set()
-    assert isinstance(interrupted.over().error, _Interrupted)
-    assert all(each.over().result is cluster.snapshot is not seen for each in waiting)
+    assert isinstance(interrupted.end().error, _Interrupted)
+    assert all(each.end().result is cluster.snapshot is not seen for each in waiting)
 
 
 class _Interrupted(BaseException):
@@ -157,12 +135,12 @@ class _Interrupted(BaseException):
 def test_who_needs_other_topics_asks_for_them(cluster: Cluster, broker: SilentProxyBroker, handler: Handler) -> None:
     seen, before = cluster.snapshot, carried(broker, "Metadata")
     silent_to_the_next(broker, "Metadata")
-    asking = Beside(handler, cluster.refresh_if_same, seen, ["payments"])
+    asking = Beside(cluster.refresh_if_same, seen, ["payments"], handler=handler)
     until(lambda: carried(broker, "Metadata") > before, sleep=handler.sleep)
     assert TOPIC in cluster.refresh_if_same(seen, [TOPIC]).topics
     assert not asking.done
     end_silence(broker)
-    assert asking.over().error is None
+    assert asking.end().error is None
 
 
 def _told(topic: str, leader: int) -> dict[str, Any]:
@@ -195,10 +173,8 @@ def test_a_topic_that_is_gone_does_not_come_back_with_a_late_answer() -> None:
 
 
 @pytest.fixture
-def link(cluster: Cluster) -> Iterator[CoordinatorLink]:
-    link = CoordinatorLink(cluster, "billing")
-    yield link
-    link.close()
+def link(cluster: Cluster, ended: Ended) -> CoordinatorLink:
+    return ended(CoordinatorLink(cluster, "billing"))
 
 
 def test_committed_offsets_are_found_while_a_commit_has_no_answer(
@@ -209,30 +185,26 @@ def test_committed_offsets_are_found_while_a_commit_has_no_answer(
     assert client.committed([tp], 5.0)[tp].offset == -1
     silent_to_the_next(broker, "OffsetCommit")
     body = {"group_id": "billing", "generation_id_or_member_epoch": -1, "member_id": "", "topics": []}
-    committing = Beside(handler, client._ask_coordinator, schemas.OFFSET_COMMIT, body, 10.0)
+    committing = Beside(client._ask_coordinator, schemas.OFFSET_COMMIT, body, 10.0, handler=handler)
     until(lambda: carried(broker, "OffsetCommit"), sleep=handler.sleep)
     assert client.committed([tp], 5.0)[tp].offset == -1
     assert not committing.done
     end_silence(broker)
-    committing.over()
+    committing.end()
 
 
 def test_an_interrupt_ends_every_request_of_its_purpose(
     link: CoordinatorLink, broker: SilentProxyBroker, handler: Handler
 ) -> None:
-    def ask() -> Any:
-        body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
-        return link.request("membership", schemas.HEARTBEAT, body, TIMEOUT)
-
-    ask()
+    beat(link)
     broker.choose = lambda _wire, name: name == "Heartbeat"
-    waiting = [Beside(handler, ask) for _ in range(2)]
+    waiting = [Beside(beat, link, handler=handler) for _ in range(2)]
     until(lambda: carried(broker, "Heartbeat") == 3, sleep=handler.sleep)
     link.interrupt("membership")
-    assert all(isinstance(each.over().error, err.SocketDisconnectedError) for each in waiting)
+    assert all(isinstance(each.end().error, err.SocketDisconnectedError) for each in waiting)
     assert link.broker is not None  # that says nothing about the coordinator
     broker.choose = lambda _wire, _name: False
-    assert ask()["error_code"] == 25
+    assert beat(link) == UNKNOWN_MEMBER
 
 
 def test_an_interrupt_reaches_a_request_that_is_still_looking_for_the_coordinator(
@@ -251,12 +223,11 @@ def test_an_interrupt_reaches_a_request_that_is_still_looking_for_the_coordinato
         return find(group_id)
 
     monkeypatch.setattr(cluster, "find_coordinator", slow)
-    body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
-    waiting = Beside(handler, link.request, "commit", schemas.HEARTBEAT, body, TIMEOUT)
+    waiting = Beside(beat, link, "commit", handler=handler)
     assert asked.wait(5)
     link.interrupt("commit")
     told.set()
-    assert isinstance(waiting.over().error, err.SocketDisconnectedError)
+    assert isinstance(waiting.end().error, err.SocketDisconnectedError)
     assert carried(broker, "Heartbeat") == 0
     assert link.broker is not None  # that says nothing about the coordinator
-    assert link.request("commit", schemas.HEARTBEAT, body, TIMEOUT)["error_code"] == 25
+    assert beat(link, "commit") == UNKNOWN_MEMBER

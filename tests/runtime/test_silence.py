@@ -16,6 +16,7 @@ from managedconsumer.runtime.net.connection import Connection, ConnectionSetting
 from managedconsumer.runtime.rdkafka import config as rdkafka_config
 from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
 from managedconsumer.wire.protocol import schemas
+from tests.runtime.beside import Beside
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker
 from tests.waiting import until
 
@@ -45,26 +46,12 @@ def test_whoever_waits_on_another_dead_connection_learns_it_at_once(
     first, second, idle = (connect() for _ in range(3))
     wire = broker.wires[-2]
     broker.silence_all()
-    ended = handler.Event()
-    failed: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            _ask(second, 60_000)
-        except err.KafkaException as error:
-            failed.append(error)
-        ended.set()
-
     carried = len(wire.carried)
-    handler.spawn("waiting", wait)
-    deadline = handler.now() + 5
-    while len(wire.carried) == carried:
-        assert handler.now() < deadline
-        handler.sleep(0.005)
+    waiting = Beside(_ask, second, 60_000, handler=handler)
+    until(lambda: len(wire.carried) > carried, sleep=handler.sleep)
     with pytest.raises(err.RequestTimedOut):
         _ask(first)
-    assert ended.wait(5)
-    assert isinstance(failed[0], err.SocketDisconnectedError)
+    assert isinstance(waiting.end().error, err.SocketDisconnectedError)
     assert not idle.connected  # nothing is sent over it any more
     assert _ask(connect())["brokers"]
 
@@ -75,22 +62,10 @@ def test_a_connection_that_has_answered_since_is_left_alone(
     slow, alive, idle = (connect() for _ in range(3))
     wire = broker.wires[-3]
     wire.silent = True
-    failed: list[BaseException] = []
-
-    def wait() -> None:
-        try:
-            _ask(slow)
-        except err.KafkaException as error:
-            failed.append(error)
-
-    waiting = handler.spawn("waiting", wait)
-    deadline = handler.now() + 5
-    while "Metadata" not in wire.carried:
-        assert handler.now() < deadline
-        handler.sleep(0.005)
+    waiting = Beside(_ask, slow, handler=handler)
+    until(lambda: "Metadata" in wire.carried, sleep=handler.sleep)
     assert _ask(alive)["brokers"]
-    waiting.join(5)
-    assert isinstance(failed[0], err.RequestTimedOut)
+    assert isinstance(waiting.end().error, err.RequestTimedOut)
     assert alive.connected
     assert not idle.connected
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,7 +18,8 @@ from managedconsumer.runtime.net import sockets as net
 from managedconsumer.runtime.net.connection import ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import NO_GENERATION
-from managedconsumer.wire.protocol import schemas
+from tests.conftest import Ended
+from tests.runtime.beside import UNKNOWN_MEMBER, Beside, beat
 from tests.runtime.silent_proxy import TOPIC, SilentProxyBroker, Wire
 from tests.waiting import until
 
@@ -28,12 +28,9 @@ TIMEOUT, SESSION = 300, 450
 
 
 @pytest.fixture
-def member(broker: SilentProxyBroker) -> Iterator[Callable[..., ManagedBalancedConsumer]]:
-    made: list[Any] = []
-
+def member(broker: SilentProxyBroker, ended: Ended) -> Iterator[Callable[..., ManagedBalancedConsumer]]:
     def make(**options: Any) -> ManagedBalancedConsumer:
-        client = KafkaClient(broker.bootstrap, socket_timeout_ms=TIMEOUT)
-        made.append(client)
+        client = ended(KafkaClient(broker.bootstrap, socket_timeout_ms=TIMEOUT))
         given = {
             "consumer_timeout_ms": 5000,
             "auto_offset_reset": "earliest",
@@ -42,13 +39,10 @@ def member(broker: SilentProxyBroker) -> Iterator[Callable[..., ManagedBalancedC
             "rebalance_timeout_ms": 60000,
             **options,
         }
-        made.append(ManagedBalancedConsumer(TOPIC, client.cluster, "billing", **given))
-        return made[-1]
+        return ended(ManagedBalancedConsumer(TOPIC, client.cluster, "billing", **given))
 
     yield make
     broker.choose = lambda _wire, _name: False
-    for each in reversed(made):
-        each.stop() if hasattr(each, "stop") else each.close()
 
 
 def _once(name: str) -> Callable[[Wire, str], bool]:
@@ -130,8 +124,7 @@ def test_health_and_the_log_say_what_a_join_waits_for(
     # It never joins again: as a process that has ended without leaving the group.
     ghost._member.machine.request_rejoin = lambda _reason: None  # type: ignore[union-attr, method-assign]
     late = member(auto_start=False)
-    starting = threading.Thread(target=late.start, daemon=True)
-    starting.start()
+    starting = Beside(late.start)
     until(lambda: "JoinGroup" in (late.health()["trouble"] or ""))
     text = late.health()["trouble"]
     assert "waits until the group's other members have joined again" in text
@@ -141,8 +134,7 @@ def test_health_and_the_log_say_what_a_join_waits_for(
     assert "group_instance_id" in text
     assert [record for record in caplog.records if record.levelname == "WARNING" and text in record.message]
     broker.evict("billing", ghost.consumer_id.decode())
-    starting.join(10)
-    assert not starting.is_alive()
+    assert starting.over()
     until(lambda: late.health()["trouble"] is None)
 
 
@@ -155,35 +147,31 @@ class TestTheLink:
         link.close()
         cluster.close()
 
-    def _ask(self, link: CoordinatorLink, purpose: str, **more: Any) -> dict[str, Any]:
-        body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
-        return link.request(purpose, schemas.HEARTBEAT, body, **{"timeout_ms": TIMEOUT, **more})
-
     def test_no_connection_of_a_lost_coordinator_is_used_again(
         self, link: CoordinatorLink, broker: SilentProxyBroker
     ) -> None:
         for purpose in ("heartbeat", "membership", "commit"):
-            self._ask(link, purpose)
+            beat(link, purpose, TIMEOUT)
         broker.silence_all()
         with pytest.raises(err.RequestTimedOut):
-            self._ask(link, "heartbeat")
+            beat(link, "heartbeat", TIMEOUT)
         began = time.monotonic()
         for purpose in ("membership", "commit", "heartbeat"):
-            assert self._ask(link, purpose)["error_code"] == 25
+            assert beat(link, purpose, TIMEOUT) == UNKNOWN_MEMBER
         # The control connection is silent, too: it costs a request's time-out once, the others nothing.
         assert time.monotonic() - began < 2.5 * TIMEOUT / 1000.0
 
     def test_a_late_word_of_a_loss_does_not_concern_the_new_coordinator(
         self, link: CoordinatorLink, broker: SilentProxyBroker
     ) -> None:
-        self._ask(link, "heartbeat")
+        beat(link, "heartbeat", TIMEOUT)
         era = link.era
         link.lost("the first to notice", era)
-        self._ask(link, "heartbeat")
+        beat(link, "heartbeat", TIMEOUT)
         made = len(broker.wires)
         link.lost("another who asked before that", era)
         assert link.broker is not None
-        self._ask(link, "heartbeat")
+        beat(link, "heartbeat", TIMEOUT)
         assert len(broker.wires) == made, "the connection is used again"
 
     def test_a_request_with_little_time_says_nothing_about_the_coordinator(
@@ -192,14 +180,14 @@ class TestTheLink:
         """An automatic commit has as long as its interval. On a busy broker it must not break off joins and leaves."""
         monkeypatch.setattr("managedconsumer.runtime.net.connection._TEXT_ANSWER_S", 0.1)
         for purpose in ("membership", "commit"):
-            self._ask(link, purpose)
+            beat(link, purpose, TIMEOUT)
         carried = broker.wires[-1]
         carried.silent = True
         self._hurry(link)
         assert link.broker is not None
-        self._ask(link, "commit")
+        beat(link, "commit", TIMEOUT)
         made = len(broker.wires)
-        self._ask(link, "membership")
+        beat(link, "membership", TIMEOUT)
         assert len(broker.wires) == made  # over the connection that it had
         broker.choose = lambda _wire, _name: True
         self._hurry(link)  # the first since that was answered
@@ -209,65 +197,43 @@ class TestTheLink:
 
     def _hurry(self, link: CoordinatorLink) -> None:
         with pytest.raises(err.RequestTimedOut):
-            self._ask(link, "commit", timeout_ms=TIMEOUT // 6, connect_ms=TIMEOUT)
+            beat(link, "commit", TIMEOUT // 6, connect_ms=TIMEOUT)
 
     def test_a_waiting_request_ends_when_the_coordinator_is_lost(
         self, link: CoordinatorLink, broker: SilentProxyBroker, handler: Handler
     ) -> None:
-        self._ask(link, "membership")
+        beat(link, "membership", TIMEOUT)
         broker.silence_all()
-        ended = handler.Event()
-
-        def wait() -> None:
-            body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
-            with pytest.raises(err.SocketDisconnectedError):
-                link.request("membership", schemas.HEARTBEAT, body, 60000)
-            ended.set()
-
-        handler.spawn("waiting", wait)
+        waiting = Beside(beat, link, "membership", 60_000, handler=handler)
         carried = next(wire for wire in broker.wires if "Heartbeat" in wire.carried).carried
-        deadline = handler.now() + 5
-        while carried.count("Heartbeat") < 2:
-            assert handler.now() < deadline
-            handler.sleep(0.005)
+        until(lambda: carried.count("Heartbeat") == 2, sleep=handler.sleep)
         link.lost("somebody else has found out")
-        assert ended.wait(5)
+        assert isinstance(waiting.end().error, err.SocketDisconnectedError)
 
     def test_an_interrupted_request_says_nothing_about_the_coordinator(
         self, link: CoordinatorLink, broker: SilentProxyBroker, handler: Handler
     ) -> None:
         """A stop breaks off a join that waits, and commits over another connection right after."""
         for purpose in ("commit", "membership"):
-            self._ask(link, purpose)
+            beat(link, purpose, TIMEOUT)
         made = len(broker.wires)
         broker.choose = lambda wire, _name: wire is broker.wires[made - 1]
-        ended = handler.Event()
-
-        def wait() -> None:
-            body = {"group_id": "billing", "generation_id": 1, "member_id": "x", "group_instance_id": None}
-            with pytest.raises(err.SocketDisconnectedError):
-                link.request("membership", schemas.HEARTBEAT, body, 60000)
-            ended.set()
-
-        handler.spawn("waiting", wait)
-        deadline = handler.now() + 5
-        while not broker.wires[made - 1].silent:
-            assert handler.now() < deadline
-            handler.sleep(0.005)
+        waiting = Beside(beat, link, "membership", 60_000, handler=handler)
+        until(lambda: broker.wires[made - 1].silent, sleep=handler.sleep)
         link.interrupt("membership")
-        assert ended.wait(5)
+        assert isinstance(waiting.end().error, err.SocketDisconnectedError)
         assert link.broker is not None
-        self._ask(link, "commit")
+        beat(link, "commit", TIMEOUT)
         assert sum(wire.carried.count("FindCoordinator") for wire in broker.wires) == 1
 
     def test_a_connection_that_was_idle_is_replaced_when_asked_to(
         self, link: CoordinatorLink, broker: SilentProxyBroker
     ) -> None:
-        self._ask(link, "membership", idle_s=60.0)
+        beat(link, "membership", TIMEOUT, idle_s=60.0)
         before = len(broker.wires)
-        self._ask(link, "membership", idle_s=60.0)
+        beat(link, "membership", TIMEOUT, idle_s=60.0)
         assert len(broker.wires) == before
-        self._ask(link, "membership", idle_s=0.0)
+        beat(link, "membership", TIMEOUT, idle_s=0.0)
         assert len(broker.wires) == before + 1
 
 

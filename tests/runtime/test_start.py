@@ -18,6 +18,7 @@ from managedconsumer import errors as err
 from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.protocol import schemas
+from tests.runtime.beside import Beside
 from tests.runtime.silent_proxy import SilentProxyBroker
 from tests.waiting import until
 
@@ -52,25 +53,6 @@ def _simple(cluster: Any, **options: Any) -> SimpleConsumer:
 
 
 both = pytest.mark.parametrize("make", [_managed, _simple])
-
-
-class Beside:
-    """A call in a thread of its own."""
-
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self.error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
-        self._thread.start()
-
-    def _run(self, call: Callable[[], Any]) -> None:
-        try:
-            call()
-        except BaseException as error:  # noqa: BLE001 - the test looks at it
-            self.error = error
-
-    def over(self, seconds: float = 10.0) -> bool:
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
 
 
 @pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,20 +12,15 @@ from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.protocol import schemas
+from tests.memory import memory_broker
 from tests.waiting import until
 
 TOPIC, GROUP = "orders", "billing"
 READ = TopicPartition(TOPIC, 0)
+broker = memory_broker({TOPIC: 2}, [b"v"] * 5, [0])
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2}) as made:
-        made.produce(TOPIC, [b"v"] * 5, partition=0)
-        yield made
-
-
-def member(broker: MemoryBroker, **options: Any) -> ManagedBalancedConsumer:
+def member(broker: MemoryBroker) -> ManagedBalancedConsumer:
     return ManagedBalancedConsumer(
         TOPIC,
         broker.bootstrap,
@@ -36,22 +30,24 @@ def member(broker: MemoryBroker, **options: Any) -> ManagedBalancedConsumer:
         auto_commit_enable=True,
         auto_commit_interval_ms=60_000,
         consumer_timeout_ms=50,
-        **options,
     )
 
 
-def read(consumer: ManagedBalancedConsumer, offsets: int) -> None:
+def pair(broker: MemoryBroker) -> tuple[ManagedBalancedConsumer, ManagedBalancedConsumer]:
+    """Two members with a partition each; the first has read all of its five messages, and finished them."""
+    one, other = member(broker), member(broker)
+    until(lambda: len(one.partitions) == len(other.partitions) == 1)
+    reader, leaver = (one, other) if 0 in one.partitions else (other, one)
+    offsets = 5
     while offsets:
-        offsets -= consumer.consume() is not None
+        offsets -= reader.consume() is not None
+    assert reader.consume() is None
+    return reader, leaver
 
 
 def test_between_join_and_sync(broker: MemoryBroker) -> None:
     """The coordinator refuses commits there; a moment later it takes them."""
-    one, other = member(broker), member(broker)
-    until(lambda: len(one.partitions) == len(other.partitions) == 1)
-    reader, leaver = (one, other) if 0 in one.partitions else (other, one)
-    read(reader, 5)
-    assert reader.consume() is None
+    reader, leaver = pair(broker)
     broker.delay_next("SyncGroup", 0.3)
     leaver.stop()
     until(lambda: reader.health()["state"] == "completing rebalance")
@@ -61,11 +57,7 @@ def test_between_join_and_sync(broker: MemoryBroker) -> None:
 
 def test_before_the_joins_answer_is_there(broker: MemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The group is in its next generation already."""
-    one, other = member(broker), member(broker)
-    until(lambda: len(one.partitions) == len(other.partitions) == 1)
-    reader, leaver = (one, other) if 0 in one.partitions else (other, one)
-    read(reader, 5)
-    assert reader.consume() is None
+    reader, leaver = pair(broker)
     link: Any = reader._member._link  # type: ignore[union-attr]
     ask = link.request
     answered = threading.Event()

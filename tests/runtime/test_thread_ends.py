@@ -11,16 +11,11 @@ import pytest
 from managedconsumer import ManagedBalancedConsumer
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 
 TP = TopicPartition("t", 0)
 LONG = 60.0
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"t": 1}) as broker:
-        broker.produce("t", [b"%d" % n for n in range(30)])
-        yield broker
+broker = memory_broker({"t": 1}, [b"%d" % n for n in range(30)])
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.protocol import framing, schemas
 from managedconsumer.wire.records.encode import Record, encode_batch
+from tests.conftest import Ended
 from tests.logserver import LogServer
 from tests.runtime.peers import Peer
 from tests.runtime.test_damage import sound
@@ -48,22 +49,17 @@ def broker() -> Iterator[MemoryBroker]:
 
 
 @pytest.fixture
-def opened(broker: MemoryBroker) -> Iterator[Open]:
-    made: list[Any] = []
-
+def opened(broker: MemoryBroker, ended: Ended) -> Open:
     def open_one(kind: str = "simple", **options: Any) -> Any:
         options = {"consumer_timeout_ms": 5000, "auto_start": False, "fetch_message_max_bytes": 1000, **options}
         make = SimpleConsumer if kind == "simple" else ManagedBalancedConsumer
-        consumer = make(TOPIC, broker.bootstrap, consumer_group="g", **options)
-        made.append(consumer)
+        consumer = ended(make(TOPIC, broker.bootstrap, consumer_group="g", **options))
         cluster = consumer._session.engine.cluster
         cluster.settings = cluster.settings.replace(max_frame_bytes=LIMIT)  # the real one is 65 MiB
         consumer.start()
         return consumer
 
-    yield open_one
-    for consumer in made:
-        consumer.stop()
+    return open_one
 
 
 def collect(consumer: Any, enough: Callable[[int, int], bool]) -> tuple[Places, Errors]:

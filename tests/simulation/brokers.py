@@ -121,7 +121,6 @@ class Brokers:
         del self.on_commit, self.on_end_told, self.on_committed_told, self.note
 
     def add_partitions(self, topic: str, count: int) -> None:
-        """More partitions for a topic."""
         have = sum(tp.topic == topic for tp in self.logs)
         for number in range(have, have + count):
             self.logs[TopicPartition(topic, number)] = Log(self.nodes[number % len(self.nodes)])
@@ -152,7 +151,6 @@ class Brokers:
         self.group.move(loading)
 
     def move_leaders(self) -> None:
-        """Other brokers lead the partitions."""
         alive = [node for node in self.nodes if node not in self.down]
         for log in self.logs.values() if alive else ():
             log.leader = self.kernel.random.choice(alive)
@@ -160,7 +158,6 @@ class Brokers:
     # -- requests -------------------------------------------------------------------------------------
 
     def handle(self, node: int, api: schemas.Api, body: Body, reply: Reply) -> None:
-        """Answer one request, now or later."""
         if api.key in GROUP_APIS:
             self._handle_group(node, api, body, reply)
         elif api is schemas.FETCH:
@@ -352,7 +349,6 @@ class Brokers:
         return {"topics": topics}
 
     def _epochs(self, node: int, body: Body) -> dict[str, Any]:
-        """OffsetForLeaderEpoch."""
 
         def end_of(tp: TopicPartition, asked: int) -> dict[str, Any]:
             log = self.logs[tp]

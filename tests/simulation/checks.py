@@ -202,7 +202,6 @@ class Witness:
             self._told_nothing.discard(tp)
 
     def end_told(self, tp: TopicPartition, offset: int) -> None:
-        """A broker tells where the log ends."""
         if self._latest:
             self._told.setdefault(tp, set()).add(offset)
 

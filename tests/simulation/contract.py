@@ -23,7 +23,6 @@ class Contract:
         self._report(f"{self._program.name}: {text} (owned before: {_short(self.owned)})")
 
     def revoked(self, tps: Collection[TopicPartition]) -> None:
-        """``on_partitions_revoked`` begins."""
         given = set(tps)
         if self._program.knows_loss:
             self._wrong(f"revoked({_short(given)}) though the membership is lost")
@@ -35,7 +34,6 @@ class Contract:
         self._assigned_in = None  # a follower that joins once more may be given the same generation
 
     def lost(self, tps: Collection[TopicPartition]) -> None:
-        """``on_partitions_lost`` begins."""
         given = set(tps)
         if not self._program.loses:
             self._wrong(f"lost({_short(given)}) though nothing was lost")
@@ -44,7 +42,6 @@ class Contract:
         self.owned -= given
 
     def assigned(self, tps: Collection[TopicPartition]) -> None:
-        """``on_partitions_assigned`` begins."""
         given, generation = set(tps), self._program.generation()
         # A coordinator that takes the group over knows the last generation, and lets a follower join it once more.
         moment = (generation, self._program.world.brokers.moves)
@@ -64,7 +61,6 @@ class Contract:
         self._assigned_in = None
 
     def stopped(self) -> None:
-        """``stop()`` has returned."""
         if self.owned:
             self._wrong("stopped without revoked or lost")
         self.owned.clear()

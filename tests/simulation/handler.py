@@ -6,7 +6,6 @@ virtual time of a :class:`~tests.simulation.kernel.Kernel`.
 
 from __future__ import annotations
 
-import queue
 from typing import Any, Callable, TypeVar
 
 from managedconsumer.runtime.waiting import primitives, thread_ids
@@ -60,11 +59,9 @@ class VirtualLock:
 
     @property
     def taken(self) -> bool:
-        """True while somebody has it."""
         return self._owner is not None
 
     def release(self) -> None:
-        """Give it back."""
         me = self._kernel.current
         if me is None or self._process.dead:
             return
@@ -85,7 +82,6 @@ class VirtualLock:
         return depth
 
     def restore(self, depth: int) -> None:
-        """Undo :meth:`give_up`."""
         self.acquire()
         self._depth = depth
 
@@ -97,8 +93,6 @@ class VirtualLock:
 
 
 class VirtualCondition:
-    """A condition around a lock."""
-
     __slots__ = ("_lock", "_notified", "_process", "_waiters", "acquire", "release")
 
     def __init__(self, process: Process, lock: VirtualLock) -> None:
@@ -136,22 +130,18 @@ class VirtualCondition:
                 me.missed_wake_up = timeout, lambda: self._notified == notified
 
     def notify(self, n: int = 1) -> None:
-        """Wake ``n`` waiters."""
         self._notified += 1
         woken, self._waiters = self._waiters[:n], self._waiters[n:]
         for task in woken:
             task.wake()
 
     def notify_all(self) -> None:
-        """Wake everybody."""
         self._notified += 1
         if self._waiters:
             self.notify(len(self._waiters))
 
 
 class VirtualEvent:
-    """A flag."""
-
     __slots__ = ("_process", "_set", "_waiters")
 
     def __init__(self, process: Process) -> None:
@@ -160,18 +150,15 @@ class VirtualEvent:
         self._waiters: list[Task] = []
 
     def set(self) -> None:
-        """Raise the flag."""
         self._set = True
         woken, self._waiters = self._waiters, []
         for task in woken:
             task.wake()
 
     def clear(self) -> None:
-        """Lower the flag."""
         self._set = False
 
     def is_set(self) -> bool:
-        """True while the flag is up."""
         return self._set
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -183,78 +170,6 @@ class VirtualEvent:
             if me in self._waiters:
                 self._waiters.remove(me)
         return self._set
-
-
-class VirtualSemaphore:
-    """A counter that never goes below zero."""
-
-    __slots__ = ("_changed", "_units")
-
-    def __init__(self, process: Process, units: int) -> None:
-        self._changed = VirtualCondition(process, VirtualLock(process, reentrant=True))
-        self._units = units
-
-    def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """Take a unit; False if there was none in time."""
-        with self._changed:
-            while not self._units:
-                if not blocking or not self._changed.wait(timeout):
-                    return False
-            self._units -= 1
-            return True
-
-    def release(self) -> None:
-        """Give a unit back."""
-        with self._changed:
-            self._units += 1
-            self._changed.notify()
-
-
-class VirtualQueue:
-    """A bounded first-in-first-out queue."""
-
-    def __init__(self, process: Process, maxsize: int) -> None:
-        self._changed = VirtualCondition(process, VirtualLock(process, reentrant=True))
-        self._maxsize = maxsize
-        self._items: list[Any] = []
-
-    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
-        """Append; raises ``queue.Full``."""
-        with self._changed:
-            while self.full():
-                if not block or not self._changed.wait(timeout):
-                    raise queue.Full
-            self._items.append(item)
-            self._changed.notify_all()
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """Take the oldest; raises ``queue.Empty``."""
-        with self._changed:
-            while not self._items:
-                if not block or not self._changed.wait(timeout):
-                    raise queue.Empty
-            self._changed.notify_all()
-            return self._items.pop(0)
-
-    def put_nowait(self, item: Any) -> None:
-        """``put`` without waiting."""
-        self.put(item, block=False)
-
-    def get_nowait(self) -> Any:
-        """``get`` without waiting."""
-        return self.get(block=False)
-
-    def qsize(self) -> int:
-        """How many are in it."""
-        return len(self._items)
-
-    def empty(self) -> bool:
-        """True when nothing is in it."""
-        return not self._items
-
-    def full(self) -> bool:
-        """True when nothing more goes in."""
-        return 0 < self._maxsize <= len(self._items)
 
 
 class VirtualHandler(Handler):
@@ -286,10 +201,10 @@ class VirtualHandler(Handler):
         return VirtualCondition(self.process, lock or VirtualLock(self.process, reentrant=True))
 
     def Semaphore(self, n: int = 1) -> primitives.Semaphore:
-        return VirtualSemaphore(self.process, n)
+        raise NotImplementedError("no simulated consumer has one")
 
     def Queue(self, maxsize: int = 0) -> primitives.Queue:
-        return VirtualQueue(self.process, maxsize)
+        raise NotImplementedError("no simulated consumer has one")
 
     def sleep(self, seconds: float = 0) -> None:
         task = self.kernel.current

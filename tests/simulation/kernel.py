@@ -84,7 +84,6 @@ class Kernel:
         heappush(self._heap, (when, self._chance(), self._pushed, task.resume, (token, value)))
 
     def after(self, delay: float, call: Callable[..., Any], *args: Any) -> None:
-        """Call ``call(*args)`` in ``delay`` seconds."""
         self.at(self.now + delay, call, *args)
 
     def run(self, until: float, done: Callable[[], bool] | None = None) -> None:
@@ -137,7 +136,6 @@ class Process:
         self._waiting: list[tuple[Task, int, bool]] = []
 
     def freeze(self) -> None:
-        """SIGSTOP."""
         self.frozen = True
 
     def thaw(self) -> None:
@@ -148,7 +146,6 @@ class Process:
             self.kernel.resume_at(self.kernel.now, task, token, value)
 
     def hold_back(self, task: Task, token: int, value: bool) -> None:
-        """Remember a wake-up for the thaw."""
         self._waiting.append((task, token, value))
 
     def kill(self) -> None:
@@ -257,13 +254,11 @@ class Task:
         return missed[0] if missed is not None and missed[1]() else 0.0
 
     def wake(self) -> None:
-        """Let the task run as soon as it is its turn."""
         if not self.process.dead:
             kernel = self.kernel
             kernel.resume_at(kernel.now, self, self._token, True)
 
     def unwind(self) -> None:
-        """End the greenlet of a dead process."""
         self._done = True
         if self._greenlet and not self._greenlet.dead:
             self._greenlet.throw(Killed)
@@ -281,5 +276,4 @@ class Task:
             self._joining.remove(me)
 
     def is_alive(self) -> bool:
-        """True until the function has returned."""
         return not self._done

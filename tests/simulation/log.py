@@ -79,7 +79,6 @@ class Log:
 
     @property
     def epoch(self) -> int:
-        """The leader's epoch."""
         return self.epochs[-1][0]
 
     def end_of(self, epoch: int) -> tuple[int, int]:
@@ -89,7 +88,6 @@ class Log:
         return epoch, next((begin for number, begin in self.epochs if number > epoch), self.end)
 
     def append(self, count: int, producer: int = NO_PRODUCER) -> None:
-        """``count`` records in one batch."""
         self._add(_batch(self.end, count, producer), count)
         if producer != NO_PRODUCER:
             self.ongoing.setdefault(producer, []).extend(range(self.end - count, self.end))

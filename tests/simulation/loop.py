@@ -70,7 +70,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # -- what a loop asks of its system ---------------------------------------------------------------
 
     def time(self) -> float:
-        """Virtual seconds."""
         return self._handler.now()
 
     def select(self, timeout: float | None) -> list[Any]:

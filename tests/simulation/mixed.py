@@ -14,14 +14,7 @@ from managedconsumer.coordinator.protocol import ConsumerProtocolMemberAssignmen
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.memory.classic_group import ClassicGroup
 from managedconsumer.testing.memory.consumer_group import STALE_EPOCH, ModernGroup, ModernMember
-from managedconsumer.testing.memory.member import (
-    Body,
-    GroupState,
-    MemberEntry,
-    Reply,
-    join_error,
-    protocols_of,
-)
+from managedconsumer.testing.memory.member import Body, GroupState, MemberEntry, Reply, join_error, protocols_of
 
 _TYPE = "consumer"
 

@@ -58,7 +58,6 @@ class Network:
         return self.latency * (0.5 + self.kernel.random.random())
 
     def send(self, connection: SimulatedConnection, call: Call) -> None:
-        """Take a request on its way."""
         self.on_request(call)
         if connection.silent:
             return
@@ -110,8 +109,6 @@ class Network:
 
 
 class Call:
-    """A request on its way."""
-
     __slots__ = ("answer", "api", "body", "broken", "number", "overdue_at", "sent_at", "task", "waiting")
 
     def __init__(self, api: schemas.Api, body: Mapping[str, Any], task: Task, number: int) -> None:
@@ -156,17 +153,14 @@ class SimulatedConnection:
         self._slowest: float | None = None
 
     def version(self, api: schemas.Api) -> int:
-        """The newest that we speak."""
         return api.max_version
 
     def request(
         self, api: schemas.Api, body: Mapping[str, Any], timeout_ms: float | None = None, version: int | None = None
     ) -> dict[str, Any]:
-        """One request; raises as the real one does."""
         return self.receive(self.send(api, body, version), timeout_ms)
 
     def send(self, api: schemas.Api, body: Mapping[str, Any], version: int | None = None) -> int:
-        """Send a request."""
         del version
         task = self.process.kernel.current
         if not self.connected or task is None:
@@ -178,7 +172,6 @@ class SimulatedConnection:
         return self._calls
 
     def receive(self, request: int, timeout_ms: float | None = None) -> dict[str, Any]:
-        """Wait for its answer."""
         call, task = self._under_way(request), self.process.kernel.current
         if call.answer is None and not call.broken and task is not None:  # it may have come meanwhile
             call.waiting = task
@@ -206,16 +199,13 @@ class SimulatedConnection:
 
     @property
     def awaits_answer(self) -> bool:
-        """True while an answer is outstanding."""
         return self._call is not None
 
     @property
     def overdue_at(self) -> float:
-        """When the answer is overdue."""
         return NEVER if self._call is None else self._call.overdue_at
 
     def deliver(self, call: Call, answer: dict[str, Any]) -> None:
-        """An answer arrives."""
         if self.connected and call is self._call and not self.silent:
             call.answer = answer
             self.heard_at = self.process.kernel.now
@@ -248,12 +238,7 @@ class SimulatedCluster(Cluster):
         return SimulatedCluster(self._network, self._process)
 
     def _open(
-        self,
-        host: str,
-        port: int,
-        node_id: int | None = None,
-        buffers: Any = None,
-        timeout_ms: float | None = None,
+        self, host: str, port: int, node_id: int | None = None, buffers: Any = None, timeout_ms: float | None = None
     ) -> Connection:
         del port, node_id, buffers, timeout_ms
         node = int(host[4:])

@@ -37,14 +37,7 @@ ENDING: dict[int, tuple[int, ...]] = {
 }
 _OF_LEADERS = frozenset({schemas.FETCH.key, schemas.LIST_OFFSETS.key})
 # Silence is rare: it costs a request timeout of 30 s and more, in which everybody else goes on.
-_KINDS = (
-    *("code",) * 20,
-    *("reset before",) * 8,
-    *("reset after",) * 8,
-    *("late",) * 6,
-    "lost request",
-    "lost answer",
-)
+_KINDS = (*("code",) * 20, *("reset before",) * 8, *("reset after",) * 8, *("late",) * 6, "lost request", "lost answer")
 
 
 @dataclass
@@ -116,7 +109,6 @@ class Plan:
         )
 
     def fault(self, random: Random, api: schemas.Api) -> Fault:
-        """Choose the fault of one request."""
         if random.random() >= self.fault_rate:
             return NO_FAULT
         kind = random.choice(_KINDS)

@@ -166,7 +166,6 @@ class Program(Watched):
         self.dead_hands = self.dead_hands or bool(reader.hand)
 
     def running_consumer(self) -> SimulatedConsumer:
-        """The consumer of the readers."""
         if self.consumer is None:
             raise RuntimeError("there is no consumer yet")
         return self.consumer
@@ -214,7 +213,6 @@ class Program(Watched):
             self.world.report(f"{self.name} reads {tp} from now on, and does not know from where after {took:.1f} s")
 
     def finish(self, tp: TopicPartition, offset: int) -> None:
-        """The user's code is done with a message."""
         self.note(f"finished {tp.topic}-{tp.partition}@{offset}")
         self.world.witness.finished(tp, offset)
 
@@ -225,7 +223,6 @@ class Program(Watched):
             self.world.report(f"{self.name}: an exception of a callback surfaced twice")
 
     def in_callback(self) -> None:
-        """Do the other things of a user's callback: take long, or raise."""
         plan, random = self.world.plan, self.world.kernel.random
         task = self.world.kernel.current
         if task is not None:
@@ -299,13 +296,11 @@ class Program(Watched):
         self._told.set()
 
     def stop_elsewhere(self) -> None:
-        """Another thread of the program calls ``stop()``."""
         self.ask("elsewhere")
         if self.consumer is not None:
             self.handler.spawn("signal", self.consumer.stop)
 
     def kill(self) -> None:
-        """-9."""
         self.process.kill()
 
 

@@ -283,7 +283,6 @@ def _items(messages: Iterable[Any]) -> list[Item]:
 
 
 def arrow_items(batch: Any) -> list[Item]:
-    """The messages of an Arrow batch."""
     found = batch.to_pydict()
     return [
         (TopicPartition(topic, partition), offset)

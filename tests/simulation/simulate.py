@@ -51,8 +51,6 @@ _COLLECT_EVERY = 20
 
 @dataclass
 class Trace:
-    """The result of a simulation."""
-
     seed: int
     plan: Plan
     violations: list[str] = field(default_factory=list)
@@ -69,7 +67,6 @@ class Trace:
 
     @property
     def ok(self) -> bool:
-        """True when everything held."""
         return not self.violations
 
     def __str__(self) -> str:
@@ -109,12 +106,10 @@ class World:
         self.disturbances = 0
 
     def note(self, who: str, text: str) -> None:
-        """A line of the trace."""
         if self._record:
             self.trace.lines.append(f"{self.kernel.now - START:9.3f} {who:8} {text}")
 
     def report(self, text: str) -> None:
-        """Something does not hold."""
         self.note("WRONG", text)
         self.trace.violations.append(text)
         self.kernel.stopped = True
@@ -135,7 +130,6 @@ class World:
 
     @property
     def calm(self) -> bool:
-        """True when nothing goes wrong any more."""
         return self.kernel.now >= self._faults_until
 
     def _requested(self, call: Call) -> None:
@@ -155,7 +149,6 @@ class World:
     # -- the run --------------------------------------------------------------------------------------
 
     def run(self) -> Trace:
-        """All of it."""
         for number in range(self.plan.members):
             self.incidents.later(number * self.kernel.random.choice((0.0, 0.0, 0.7)), self.start_program)
         for when, topic, number, count in self.plan.batches:
@@ -196,7 +189,6 @@ class World:
                 self.report(f"the group has not settled {SETTLE_SECONDS} s after the last fault: {problem}")
 
     def _ask_to_end(self) -> None:
-        """Everybody stops."""
         for program in self.witness.programs:
             program.ask_to_end()
         if not self.kernel.stopped:

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import weakref
 from types import SimpleNamespace
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator
 
 import pytest
 
 from managedconsumer.consumers.lives import GroupLives, _work
-from managedconsumer.coordinator.committing import RetryPolicy
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.collect import FetchCollector
-from managedconsumer.fetch.in_flight import InFlight
 from managedconsumer.logs import LogFields
 from managedconsumer.managedbalancedconsumer import ManagedBalancedConsumer
-from managedconsumer.partition_state import TopicPartitionState
-from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.callbacks import ListenerCalls, UserTask
-from managedconsumer.runtime.engine.commits.committer import Committer
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.structs import TopicPartition
 from managedconsumer.subscription_state import SubscriptionState
 from managedconsumer.wire.protocol import schemas
 from tests.simulation.kernel import START, Process
@@ -30,68 +25,6 @@ from tests.simulation.plan import Plan
 from tests.simulation.simulate import World, simulate
 
 TP, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-def _state(position: int, finished: int) -> TopicPartitionState:
-    state = TopicPartitionState()
-    state.seek(finished)
-    state.position = position
-    return state
-
-
-# -- an automatic commit that is tried again does not undo a newer one --------------------------------------
-
-
-class _Coordinator:
-    """Says "try again" to the first commit, and while that one waits lets something else happen."""
-
-    era = 0
-
-    def __init__(self) -> None:
-        self.sent: list[int] = []
-        self.meanwhile: Callable[[], None] = lambda: None
-
-    def request(self, _purpose: str, _api: Any, body: Any, *_: Any) -> dict[str, Any]:
-        (part,) = body["topics"][0]["partitions"]
-        self.sent.append(part["committed_offset"])
-        if len(self.sent) == 1:
-            self.meanwhile()
-        answer = {"partition_index": TP.partition, "error_code": 14 if len(self.sent) == 1 else 0}
-        return {"topics": [{"name": TP.topic, "partitions": [answer]}]}
-
-
-def test_a_commit_that_is_tried_again_does_not_undo_a_newer_one() -> None:
-    handler, coordinator, state = ThreadingHandler(), _Coordinator(), _state(position=4, finished=2)
-    shared = handler.RLock()
-    cluster: Any = SimpleNamespace(handler=handler)
-    link: Any = coordinator
-    subscription = SubscriptionState()
-    subscription.assignment = {TP: state}
-    engine: Any = SimpleNamespace(
-        handler=handler,
-        lock=handler.Condition(shared),
-        commits=handler.Condition(shared),
-        offsets=OffsetClient(cluster, link, "g", 0),
-        subscription=subscription,
-        collector=SimpleNamespace(
-            in_flight=InFlight(), lowest_in_flight=lambda *_args, **_named: None, taken_away=lambda _who: {}
-        ),
-        group_id="g",
-        log_fields=LogFields("g"),
-        delivery=SimpleNamespace(caller=lambda: 0, leave_dead_owners=lambda: None),
-        life=SimpleNamespace(closed=False, running=True, stop_wanted=False),
-    )
-    committer = Committer(engine)
-    newer: list[Any] = []
-    coordinator.meanwhile = lambda: newer.append(committer.submit({TP: OffsetAndMetadata(4, "", -1)}, RetryPolicy(5.0)))
-    try:
-        assert committer.commit_finished(10.0, "interval")
-        newer[0].result(5000)
-    finally:
-        engine.life.closed = True
-        committer.join(5)
-    assert coordinator.sent == [2, 2, 4]  # and not 2 again
-    assert (state.committed, state.finished) == (4, 4)
 
 
 # -- callbacks whose moment has passed -----------------------------------------------------------------------

@@ -119,8 +119,7 @@ def test_a_rolling_bounce_costs_one_heartbeat_interval(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "seed"),
-    table(PROTOCOLS, range(12), fast=lambda *cell: cell in (("classic", 3), ("consumer", 8))),
+    ("protocol", "seed"), table(PROTOCOLS, range(12), fast=lambda *cell: cell in (("classic", 3), ("consumer", 8)))
 )
 def test_a_commit_without_an_answer_does_not_keep_a_member_from_leaving(protocol: str, seed: int) -> None:
     """On a busy machine the commit of a stop ran out of time, and its end closed the connection of the leave.

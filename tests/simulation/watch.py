@@ -31,8 +31,6 @@ _MOMENT = 0.01
 
 
 class Listener(ConsumerRebalanceListener):
-    """The listener of a program."""
-
     def __init__(self, program: Watched, contract: Contract) -> None:
         self._program, self._contract = program, contract
 
@@ -58,22 +56,18 @@ class SimulatedConsumer(ManagedBalancedConsumer):
 
     @property
     def engine(self) -> Engine:
-        """Its engine."""
         return self._session.engine
 
     @property
     def committer(self) -> Committer:
-        """Return its committer."""
         return self._session.committer
 
     @property
     def member(self) -> GroupMember | None:
-        """The group member while it has one."""
         return self._member
 
     @property
     def protocol(self) -> str:
-        """The protocol that it speaks, or spoke last."""
         return self._lives.protocol
 
     def begin_with_kip_848(self) -> None:
@@ -125,7 +119,6 @@ class Watched:
         self._came_at = 0.0
 
     def told_to_read(self, tps: Collection[TopicPartition]) -> None:
-        """The program knows that it reads ``tps``."""
         raise NotImplementedError
 
     def in_callback(self) -> None:
@@ -135,12 +128,10 @@ class Watched:
     # -- what others ask -------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """A line of the trace."""
         self.world.note(self.name, text)
 
     @property
     def running(self) -> bool:
-        """True until the program has ended or was killed."""
         return not self.ended and not self.process.dead
 
     @property
@@ -149,17 +140,14 @@ class Watched:
 
     @property
     def member(self) -> GroupMember | None:
-        """The group member of the consumer while it has one."""
         return None if self.consumer is None else self.consumer.member
 
     @property
     def cooperative(self) -> bool:
-        """True when partitions are kept through rebalances."""
         return self.modern or self.world.plan.assignors == ("cooperative-sticky",)
 
     @property
     def modern(self) -> bool:
-        """True under KIP-848."""
         return self.protocol == "consumer" if self.consumer is None else self.consumer.protocol == "consumer"
 
     @property
@@ -168,7 +156,6 @@ class Watched:
         return self.modern or self.world.plan.migrates
 
     def generation(self) -> Generation:
-        """The generation as the member knows it."""
         return NO_GENERATION if self.member is None else self.member.generation
 
     def unfenced(self) -> bool:
@@ -194,7 +181,6 @@ class Watched:
         return bool(member.machine.heartbeat.last_reset < ended < self.world.kernel.now)
 
     def may_hand_out(self, tp: TopicPartition) -> bool:
-        """True if messages of ``tp`` could reach the user now."""
         engine = self._engine
         if not self.running or engine is None:
             return False
@@ -202,12 +188,10 @@ class Watched:
         return state is not None and state.is_fetchable()
 
     def assigned(self) -> list[TopicPartition]:
-        """Return the assignment of the consumer."""
         engine = self._engine
         return [] if engine is None else sorted(engine.subscription.assignment)
 
     def stable(self) -> bool:
-        """True when the member is in the group and no rebalance is wanted."""
         return self.member is not None and self.member.stable and self.member.state is MemberState.STABLE
 
     @property
@@ -365,5 +349,4 @@ def _place(message: Any) -> Item:
 
 
 def names(tps: Collection[TopicPartition]) -> str:
-    """Partitions, short."""
     return "{" + ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)) + "}"

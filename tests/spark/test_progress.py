@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,15 +13,11 @@ from managedconsumer import ManagedBalancedConsumer, TopicPartition
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.spark import ProgressListener
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.waiting import until
 
 ENDS = {TopicPartition("views", 0): 7, TopicPartition("views", 1): 3}
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({"views": 2}) as made:
-        yield made
+broker = memory_broker({"views": 2})
 
 
 def _progress(offsets: dict[str, int], *, name: str | None = None, kind: str = "KafkaV2[Subscribe[views]]") -> Any:

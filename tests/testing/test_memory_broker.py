@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
@@ -14,15 +14,11 @@ from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartit
 from managedconsumer.errors import ConfigurationError, IllegalStateError
 from managedconsumer.testing import MemoryBroker, Record
 from managedconsumer.testing.kafka.producer import Producer
+from tests.memory import memory_broker
 from tests.waiting import until
 
 TOPIC = "orders"
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 4}) as made:
-        yield made
+broker = memory_broker({TOPIC: 4})
 
 
 def _consumer(broker: MemoryBroker, **more: Any) -> ManagedBalancedConsumer:

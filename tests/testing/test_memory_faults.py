@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,17 +11,12 @@ from managedconsumer import KafkaClient, ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.wire.protocol.schemas import APIS
+from tests.memory import memory_broker
 from tests.testing.memorykit import GROUP, TOPIC, consumer_of, numbers, values
 from tests.waiting import until
 
 P0 = TopicPartition(TOPIC, 0)
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 1}) as made:
-        made.produce(TOPIC, numbers(4))
-        yield made
+broker = memory_broker({TOPIC: 1}, numbers(4))
 
 
 def test_a_commit_that_is_refused_and_comes_again(broker: MemoryBroker) -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from managedconsumer import KafkaClient, TopicPartition
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.memory import memory_broker
 from tests.testing.memorykit import GROUP, TOPIC, consumer_of, numbers, values
 
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 3}, brokers=3) as made:
-        yield made
+broker = memory_broker({TOPIC: 3}, brokers=3)
 
 
 def test_the_partitions_are_spread(broker: MemoryBroker) -> None:

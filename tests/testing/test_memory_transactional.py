@@ -13,6 +13,7 @@ from managedconsumer import errors as err
 from managedconsumer.stores import FencedStoreError, KafkaStore
 from managedconsumer.structs import OffsetAndMetadata
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.testing.clients import clear_away
 from tests.testing.memorykit import GROUP, TOPIC, numbers
 from tests.waiting import until
@@ -25,10 +26,7 @@ pytestmark = [
 ]
 
 
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 2, OUTPUT: 1}) as made:
-        yield made
+broker = memory_broker({TOPIC: 2, OUTPUT: 1})
 
 
 @pytest.fixture(params=["confluent", "kafka_python"])

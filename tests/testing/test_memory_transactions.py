@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,13 +9,10 @@ import pytest
 from managedconsumer import SimpleConsumer
 from managedconsumer.errors import IllegalStateError
 from managedconsumer.testing import MemoryBroker
+from tests.memory import memory_broker
 from tests.testing.memorykit import TOPIC, values
 
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with MemoryBroker({TOPIC: 1}) as made:
-        yield made
+broker = memory_broker({TOPIC: 1})
 
 
 def read(broker: MemoryBroker, isolation: Any) -> SimpleConsumer:

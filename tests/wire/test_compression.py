@@ -108,7 +108,10 @@ def test_frames_as_streaming_writers_make_them() -> None:
 
 
 def test_lz4_is_written_as_brokers_take_it() -> None:
-    """Version 1, independent blocks of 64 kB, uncompressed where that is shorter, and a checksum that others verify."""
+    """Version 1, independent blocks of 64 kB, uncompressed where that is shorter, and a checksum that others verify.
+
+    A broker answers UNKNOWN_SERVER_ERROR to a batch whose blocks refer to the one before.
+    """
     noise = os.urandom(70_000)
     packed = compress(LZ4, noise)
     assert packed[:6] == b"\x04\x22\x4d\x18\x60\x40"
@@ -116,6 +119,9 @@ def test_lz4_is_written_as_brokers_take_it() -> None:
     assert bytes(cramjam.lz4.decompress(packed)) == noise
     assert lz4_bound(memoryview(packed), 1 << 20) == (70_000, False)
     assert bytes(cramjam.lz4.decompress(compress(LZ4, b""))) == b""
+    frame = compress(LZ4, b"managed" * 50_000)
+    assert frame[4] & 0x20, "blocks depend on each other"
+    assert bytes(decompress(LZ4, frame, 1 << 20)) == b"managed" * 50_000
 
 
 def test_raw_snappy_and_snappy_javas_blocks_are_both_read() -> None:
@@ -196,11 +202,3 @@ def test_scratch_memory_is_used_again() -> None:
     huge.view(9 << 20)
     give_scratch(huge)
     assert take_scratch() is not huge
-
-
-def test_lz4_blocks_do_not_depend_on_each_other() -> None:
-    """A broker answers UNKNOWN_SERVER_ERROR to a batch whose blocks refer to the one before."""
-    frame = compression.compress("lz4", b"managed" * 50_000)
-    independent = 0x20
-    assert frame[4] & independent
-    assert bytes(compression.decompress(compression.LZ4, frame, 1 << 20)) == b"managed" * 50_000

@@ -369,10 +369,6 @@ def test_an_implementation_that_does_not_exist_is_refused() -> None:
         records.load("rust")
 
 
-def test_drain_helper_sees_no_error_in_sound_data(twin: ModuleType) -> None:
-    assert drain(chunk(twin, batch(0, 2))) == ([0, 1], None)
-
-
 # --- memory ---
 
 

@@ -11,11 +11,8 @@ from types import ModuleType
 
 import cramjam
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from managedconsumer.errors import CorruptRecordError, MissingPackageError
-from managedconsumer.wire import records
 from managedconsumer.wire.records import compression
 from managedconsumer.wire.records.encode import Record, encode_batch
 from tests.wire.oldformats import encode_messages
@@ -213,44 +210,6 @@ def test_damaged_compressed_data_is_an_error_of_its_batch(twin: ModuleType, code
     assert records_.position == len(delivered)
     assert records_.skip_corrupt() == 501
     assert drain(records_) == ([501], None)
-
-
-@settings(deadline=None)
-@given(data=st.data())
-def test_flipped_bits_without_a_crc_never_crash(data: st.DataObject) -> None:
-    codec = data.draw(st.sampled_from(CODECS))
-    whole = bytearray(
-        encode_batch(
-            [Record(b"v%d" % i, b"k" if i % 2 else None, i, [("h", b"x")] * (i % 3)) for i in range(20)], codec=codec
-        )
-    )
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(whole) - 1))
-        whole[place] ^= 1 << data.draw(st.integers(0, 7))
-    for name in ("python", "cython"):
-        try:
-            twin = records.load(name)
-        except ImportError:
-            continue
-        records_ = chunk(twin, bytes(whole), check_crcs=False, max_batch_bytes=1 << 20)
-        delivered, error = drain(records_)
-        assert delivered == sorted(set(delivered))
-        if error is not None:
-            assert all(offset < records_.position <= error.offset for offset in delivered)
-            assert records_.skip_corrupt() >= records_.position
-            drain(records_)
-
-
-@settings(deadline=None)
-@given(junk=st.binary(max_size=400), fetch_offset=st.integers(0, 2**62))
-def test_junk_never_crashes(junk: bytes, fetch_offset: int) -> None:
-    for name in ("python", "cython"):
-        try:
-            twin = records.load(name)
-        except ImportError:
-            continue
-        for check in (True, False):
-            drain(chunk(twin, junk, fetch_offset, check_crcs=check, max_batch_bytes=1 << 20))
 
 
 # --- bombs ---

@@ -32,15 +32,19 @@ with warnings.catch_warnings():
 EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
-@settings(deadline=None)
-@given(wanted=some_records, codec=st.sampled_from(CODECS))
-def test_we_read_what_aiokafka_writes(wanted: list[Record], codec: int) -> None:
-    builder = AioBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
+def we_read(builder: Any, wanted: list[Record]) -> None:
+    """What another client's builder makes of the records."""
     for offset, r in enumerate(wanted):
         assert builder.append(offset, timestamp=r.timestamp, key=r.key, value=r.value, headers=list(r.headers))
     data = bytes(builder.build())
     for twin in implementations():
         assert rows(chunk(twin, data)) == expected(wanted)
+
+
+@settings(deadline=None)
+@given(wanted=some_records, codec=st.sampled_from(CODECS))
+def test_we_read_what_aiokafka_writes(wanted: list[Record], codec: int) -> None:
+    we_read(AioBuilder(2, codec, 0, -1, -1, -1, 1 << 20), wanted)
 
 
 @settings(deadline=None)
@@ -54,12 +58,7 @@ def test_aiokafka_reads_what_we_write(wanted: list[Record], codec: int, base: in
 @settings(deadline=None)
 @given(wanted=some_records, codec=st.sampled_from([0, 1]))
 def test_kafka_python_and_we_read_each_other(wanted: list[Record], codec: int) -> None:
-    builder = KafkaPythonBuilder(2, codec, 0, -1, -1, -1, 1 << 20)
-    for offset, r in enumerate(wanted):
-        assert builder.append(offset, timestamp=r.timestamp, key=r.key, value=r.value, headers=list(r.headers))
-    data = bytes(builder.build())
-    for twin in implementations():
-        assert rows(chunk(twin, data)) == expected(wanted)
+    we_read(KafkaPythonBuilder(2, codec, 0, -1, -1, -1, 1 << 20), wanted)
     theirs = KafkaPythonBatch(bytearray(encode_batch(wanted, codec=codec)))
     assert theirs.validate_crc()
     assert rows(theirs) == expected(wanted)

@@ -2,17 +2,10 @@
 
 from kit import BOOTSTRAP, GROUP, TIMEOUT, TOPIC, KafkaClient, errors, module, outcome, say
 
-for name in (
-    "Broker",
-    "Cluster",
-    "Partition",
-    "SimpleConsumer",
-    "BalancedConsumer",
-    "ManagedBalancedConsumer",
-    "Topic",
-):
+CONSUMERS = ("SimpleConsumer", "BalancedConsumer", "ManagedBalancedConsumer")
+for name in ("Broker", "Cluster", "Partition", "Topic", "KafkaClient", *CONSUMERS):
     say(f"import {name}", hasattr(module, name))
-for name in ("SslConfig", "RangeProtocol", "RoundRobinProtocol", "KafkaClient"):
+for name in ("SslConfig", "RangeProtocol", "RoundRobinProtocol"):
     say(f"import {name}", hasattr(module, name))
 for name in ("ConsumerStoppedException", "SocketDisconnectedError", "LeaderNotAvailable", "NoBrokersAvailableError"):
     say(f"error {name}", issubclass(getattr(errors, name), errors.KafkaException))
