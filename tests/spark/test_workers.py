@@ -118,6 +118,9 @@ class Context:
     def __init__(self, master: str, python: str) -> None:
         self.master, self.pythonExec, self._jvm = master, python, True
 
+    def getConf(self) -> dict[str, str]:
+        return {}
+
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell script")
 @pytest.mark.parametrize(
