@@ -15,6 +15,7 @@ the newest that Maven has (``connector.py``), and so is spark-avro; where they c
 from __future__ import annotations
 
 import argparse
+import compileall
 import os
 import random
 import sys
@@ -202,6 +203,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     refuse_the_twin()
+    compileall.compile_dir(HERE.parent / "managedconsumer", quiet=1)  # as pip does: each Spark worker imports it
     options.runs = options.runs or (1 if options.quick else 5)
     options.messages = options.messages or (200_000 if options.quick else 1_000_000)
     planning = spark_planning.measure(runs=2 if options.quick else 6)

@@ -92,6 +92,7 @@ TYPES_ONLY = {
     ("runtime.rdkafka.pool", "wire.records"): "a cast only",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
     ("runtime.running.calls", "runtime.waiting.handlers"): "importing the class does not load the engine",
+    ("spark.claiming", "spark.claims.log"): "most queries have no claims",
     ("spark.options", "decoding.formats"): "most queries have no typed values",
 }
 

@@ -15,6 +15,7 @@ from managedconsumer.cli import _show
 from managedconsumer.cli._codes import NO
 from managedconsumer.cli._connection import connection_options, prepared
 from managedconsumer.errors import MissingPackageError
+from managedconsumer.spark.advice import of_this_machine
 
 _SIGNS = {"ok": "ok   ", "note": "note ", "wrong": "WRONG"}
 
@@ -51,7 +52,7 @@ def command(
         raise click.UsageError("--write needs --fix" if write else f"one topic and one group, not {len(names)} names")
     topic, group = (*names, None, None)[:2]
     with prepared(bootstrap, config) as (admin, cluster):
-        findings = _shown([*doctor.installation()], as_json)
+        findings = _shown([*doctor.installation(), *of_this_machine()], as_json)
         for each in doctor.examine(cluster, admin, topic, group):
             findings += _shown([each], as_json)
     if as_json:

@@ -13,7 +13,7 @@ import socket
 import stat
 from typing import Mapping
 
-_OPTION: int | None = getattr(socket, "TCP_QUICKACK", None)
+QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 _sockets: dict[int, list[socket.socket]] = {}
 
 
@@ -23,7 +23,7 @@ def acknowledge_at_once() -> None:
     The kernel forgets the option when data is sent, so it is set again after the last bytes of each task: then Spark's
     daemon collects garbage. A failure changes nothing. Only Spark's own thread of the worker calls it.
     """
-    if _OPTION is None or os.getpid() in _sockets:
+    if QUICKACK is None or os.getpid() in _sockets:
         return
     _sockets[os.getpid()] = found = _loopback_sockets()
     if found:
@@ -31,10 +31,10 @@ def acknowledge_at_once() -> None:
 
 
 def _after_collection(phase: str, info: Mapping[str, int]) -> None:
-    if phase == "stop" and info["generation"] == 2 and _OPTION is not None:
+    if phase == "stop" and info["generation"] == 2 and QUICKACK is not None:
         for each in _sockets.get(os.getpid(), ()):
             try:
-                each.setsockopt(socket.IPPROTO_TCP, _OPTION, 1)
+                each.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)
             except OSError:  # the JVM has closed it
                 pass
 

@@ -7,17 +7,18 @@ query then claims the same again, and ranges without rows.
 from __future__ import annotations
 
 import logging
-from typing import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Callable, Collection, Mapping
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.claims.group import Commit, Commits, GroupClaims
-from managedconsumer.spark.claims.log import ClaimLog
-from managedconsumer.spark.claims.places import log_at
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.spark.topics import Offsets, TopicView
-from managedconsumer.stores.objects import objects_at
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+
+# Most queries have no claims: their start does not wait for the logs and stores.
+if TYPE_CHECKING:
+    from managedconsumer.spark.claims.group import Commit, Commits, GroupClaims
+    from managedconsumer.spark.claims.log import ClaimLog
 
 log = logging.getLogger(__name__)
 
@@ -154,9 +155,12 @@ def claiming_of(view: TopicView, commit: Commit) -> Claiming:
     """Return the claims that the options of ``view`` ask for."""
     options, new_id = view.options, view.handler.new_id
     if options.claims is not None:
-        claims = GroupClaims(objects_at(options.claims), lambda tps: commits_of(view, tps), commit)
-        return GroupClaiming(claims, new_id)
-    return Claiming() if options.store is None else LogClaiming(log_at(options.store), new_id)
+        return GroupClaiming(_group_claims(options.claims, lambda tps: commits_of(view, tps), commit), new_id)
+    if options.store is None:
+        return Claiming()
+    from managedconsumer.spark.claims.places import log_at
+
+    return LogClaiming(log_at(options.store), new_id)
 
 
 def commits_of(view: TopicView, tps: Collection[TopicPartition] | None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -178,4 +182,13 @@ def group_claims(options: Mapping[str, str], place: str) -> GroupClaims:
         finally:
             view.close()
 
-    return GroupClaims(objects_at(place), fetch)
+    return _group_claims(place, fetch)
+
+
+def _group_claims(
+    place: str, fetch: Callable[[Collection[TopicPartition] | None], Commits], commit: Commit | None = None
+) -> GroupClaims:
+    from managedconsumer.spark.claims.group import GroupClaims
+    from managedconsumer.stores.objects import objects_at
+
+    return GroupClaims(objects_at(place), fetch, commit)

@@ -100,9 +100,9 @@ class ManagedKafkaSource(DataSource):
     def name(cls) -> str:
         """The format's name. Spark asks for it at registration: then this session's workers are made to start fast."""
         if "pyspark.core.context" in sys.modules:  # not in workers
-            from managedconsumer.spark.workers import leave_the_zip_out
+            from managedconsumer.spark.advice import prepare
 
-            leave_the_zip_out()
+            prepare()
         return "managedkafka"
 
     def schema(self) -> T.StructType:

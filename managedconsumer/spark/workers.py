@@ -33,7 +33,7 @@ exec "{python}" "$@"
 """
 
 
-_ENABLED, _SOCKETS = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
+UNIX_SOCKETS, _SOCKETS = "spark.python.unix.domain.socket.enabled", "spark.python.unix.domain.socket.dir"
 _NAME = f".{36 * '0'}.sock"  # as long as Spark's, which are UUIDs
 
 
@@ -43,30 +43,26 @@ def use_this_python() -> None:
     Where PySpark is installed in it, workers take that one instead of ``pyspark.zip`` (POSIX only).
     """
     if "PYSPARK_PYTHON" not in os.environ:
-        os.environ["PYSPARK_PYTHON"] = _without_zip() or sys.executable
+        os.environ["PYSPARK_PYTHON"] = without_zip() or sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
-def leave_the_zip_out() -> None:
-    """Do what :func:`use_this_python` does for a session that this process has made already, on this machine.
+def leave_the_zip_out(context: Any) -> None:
+    """Do what :func:`use_this_python` does for the SparkContext of a session that is made already, on this machine.
 
     Its functions in Python take the same interpreter as before, with the same PySpark. Otherwise nothing changes.
     """
-    from pyspark.sql.utils import get_active_spark_context
-
-    try:
-        context: Any = get_active_spark_context()
-    except RuntimeError:  # there is none: a client of Spark Connect, or a test
-        return
-    if not context.master.startswith("local"):
-        return
-    found = os.path.abspath(shutil.which(context.pythonExec) or "")
-    # In another directory the same file is another environment.
-    if os.path.dirname(found) == os.path.dirname(sys.executable) and os.path.samefile(found, sys.executable):
-        context.pythonExec = _without_zip() or context.pythonExec
+    if runs_this_python(context.pythonExec):
+        context.pythonExec = without_zip() or context.pythonExec
 
 
-def _without_zip() -> str | None:
+def runs_this_python(program: str) -> bool:
+    """True if ``program``, a path or a name in ``PATH``, is this very Python, and not that of another environment."""
+    found = os.path.abspath(shutil.which(program) or "")
+    return os.path.dirname(found) == os.path.dirname(sys.executable) and os.path.samefile(found, sys.executable)
+
+
+def without_zip() -> str | None:
     """Return a script that starts this Python without ``pyspark.zip``; None if the zip may be another PySpark."""
     found = find_spec("pyspark")
     home = None if found is None or found.origin is None else Path(found.origin).parent
@@ -87,12 +83,12 @@ def talk_by_unix_sockets(settings: dict[str, str], master: str) -> None:
     Over TCP, which is Spark's default, each task's input waits 40 ms: the JVM sends it in two pieces with Nagle's
     algorithm on, and the worker's kernel delays the acknowledgement of the first.
     """
-    if os.name != "posix" or not master.startswith("local") or _ENABLED in settings:
+    if os.name != "posix" or not master.startswith("local") or UNIX_SOCKETS in settings:
         return
     # Spark leaves the sockets' files behind, so they get a directory that is removed.
     directory = settings.get(_SOCKETS) or str(_directory())
     if _holds_sockets(directory):
-        settings.update({_ENABLED: "true", _SOCKETS: directory})
+        settings.update({UNIX_SOCKETS: "true", _SOCKETS: directory})
 
 
 def _holds_sockets(directory: str) -> bool:

@@ -104,12 +104,12 @@ def test_a_task_imports_nothing_that_it_does_not_use() -> None:
     assert found.isdisjoint(("urllib.request", "http.client", "email.parser"))  # only a schema registry needs them
 
 
-def test_the_reader_imports_nothing_that_only_tasks_use() -> None:
-    found = set(
-        run(sys.executable, "import sys, managedconsumer.spark.source; print(*sys.modules)", PYTHONPATH=HERE).split()
-    )
+def test_the_reader_imports_nothing_that_only_tasks_or_claims_use() -> None:
+    code = "import sys, managedconsumer.spark.source, managedconsumer.spark.driver; print(*sys.modules)"
+    found = set(run(sys.executable, code, PYTHONPATH=HERE).split())
     assert "managedconsumer.spark.tasks" in found
-    assert found.isdisjoint(("managedconsumer.spark.read", "managedconsumer.runtime.fetch_ranges"))
+    assert found.isdisjoint(("managedconsumer.spark.read", "managedconsumer.runtime.fetch_ranges", "sqlite3"))
+    assert not {name for name in found if name.startswith(("managedconsumer.stores", "managedconsumer.spark.claims"))}
 
 
 class Context:
@@ -117,6 +117,9 @@ class Context:
 
     def __init__(self, master: str, python: str) -> None:
         self.master, self.pythonExec, self._jvm = master, python, True
+
+    def getConf(self) -> dict[str, str]:
+        return {}
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell script")
