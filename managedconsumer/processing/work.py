@@ -266,25 +266,27 @@ class Work:
             taken.append(key_queue)
             if merge is not None:  # if it fails, what follows has to wait
                 break
-        if not taken and (self._unseen or self._deferred):
+        if not taken and (self._unseen or self._deferred or merge is not None):
             self._check_full()
         return taken
 
     def _draw(self, merge: Merge, limit: int, now: float) -> bool:
         """Make up to ``limit`` next messages in order ready (with batches: one batch); False: none are."""
-        batch = self._plan.batch
+        batch, line = self._plan.batch, self._mixed
         if batch is not None:
-            for part, message in merge.take(batch[0] - (0 if self._mixed is None else len(self._mixed.waiting)), now):
-                self._offer_single(part, [message], now)
-            return bool(self._ready)
-        if self._throttle is not None:
+            limit = batch[0] - (0 if line is None else len(line.waiting))
+        elif self._throttle is not None:
             limit = min(limit, max(1, self._throttle.room_at(ALL, now)))
         pairs = merge.take(limit, now)
         if pairs:
-            line = KeyQueue(pairs[0][0], None, [message for _, message in pairs])
-            line.parts = [part for part, _ in pairs]
+            if line is None:
+                line = KeyQueue(pairs[0][0], None, [])
+                line.parts, line.since = [], now
+                self._mixed = line
+            line.waiting += [message for _, message in pairs]
+            line.parts = [*(line.parts or ()), *(part for part, _ in pairs)]
             self._queue(line)
-        return bool(pairs)
+        return bool(self._ready)
 
     def _hold_back(self, key_queue: KeyQueue, throttle: Throttle) -> bool:
         """Let a key queue wait that may not start yet; False: no other one may either."""
@@ -479,7 +481,7 @@ class Work:
         held, room = len(part.pending), self._plan.max_in_flight - self.in_flight + self._set_aside()
         bound = (_GOES_ON_AT if part.full else _FULL_AT) * room
         if self._merge is not None:  # in any case each partition has room
-            bound = self._share() // (4 if part.full else 2)
+            bound = self._share() // (4 if part.full else 2) if room > 0 else 0
         full = held > 0 and (held >= bound or not part.map_fits(self.map_room))
         if full is not part.full:
             part.full = full

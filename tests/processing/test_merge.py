@@ -380,6 +380,11 @@ def going(consumer: Any, handler: Callable[[Any], Any], **options: Any) -> threa
     return thread
 
 
+def in_flight(consumer: Any) -> int | None:
+    run = consumer.health()["run"]  # None before it begins
+    return None if run is None else run["in_flight"]
+
+
 WAYS: dict[str, dict[str, Any]] = {
     "threads": {},
     "asyncio": {"on": "asyncio"},
@@ -434,10 +439,10 @@ def test_messages_that_come_live_wait_for_a_quiet_partition_no_longer_than_allow
         consumer = SimpleConsumer(TOPIC, broker.bootstrap)
         thread = going(consumer, lambda message: seen.append(message.timestamp), idle_ms=3_600_000)
         broker.produce(TOPIC, records(20), partition=0)
-        until(lambda: consumer.health()["run"]["in_flight"] == 1, LONG)
+        until(lambda: in_flight(consumer) == 1, LONG)
         broker.produce(TOPIC, records(10, 30), partition=1)
         until(lambda: seen == [10, 20], LONG)
-        assert consumer.health()["run"]["in_flight"] == 1
+        assert in_flight(consumer) == 1
         consumer.pause(0)
         until(lambda: seen == [10, 20, 30], LONG)
         consumer.stop()
@@ -455,9 +460,9 @@ def test_a_seek_takes_what_waits_with_it() -> None:
         broker.produce(TOPIC, records(10, 20, 30), partition=0)
         consumer = SimpleConsumer(TOPIC, broker.bootstrap)
         thread = going(consumer, lambda message: seen.append(message.timestamp), idle_ms=3_600_000)
-        until(lambda: consumer.health()["run"]["in_flight"] == 3, LONG)
+        until(lambda: in_flight(consumer) == 3, LONG)
         consumer.seek(0, 1)
-        until(lambda: consumer.health()["run"]["in_flight"] == 2, LONG)
+        until(lambda: in_flight(consumer) == 2, LONG)
         broker.produce(TOPIC, records(25, 40), partition=1)
         until(lambda: seen == [20, 25, 30], LONG)
         consumer.stop()
@@ -496,7 +501,7 @@ def test_a_rebalance_gives_what_waits_to_its_new_owner(protocol: Any) -> None:
             return consumer, going(consumer, lambda message: seen.append(message.timestamp), idle_ms=3_600_000)
 
         members = [join()]
-        until(lambda: members[0][0].health()["run"]["in_flight"] == 2, LONG)
+        until(lambda: in_flight(members[0][0]) == 2, LONG)
         assert not seen
         members.append(join())
         until(lambda: seen == [10, 20], LONG)
@@ -516,7 +521,7 @@ def test_an_evicted_member_reads_what_waited_again() -> None:
         until(lambda: seen == [10, 20] and len(broker.committed("g")) == 2, LONG)
         broker.evict("g")
         until(lambda: broker.members("g") != [], LONG)  # it drops what it has before it joins again
-        until(lambda: member.health()["run"]["in_flight"] == 1, LONG)
+        until(lambda: in_flight(member) == 1, LONG)
         broker.produce(TOPIC, records(25, 40), partition=1)
         until(lambda: seen == [10, 20, 25, 30], LONG)
         member.stop()
