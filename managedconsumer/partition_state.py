@@ -237,6 +237,14 @@ class TopicPartitionState:
         return free and self._state is FetchState.FETCHING
 
 
+def log_end(state: TopicPartitionState, isolation: int) -> int | None:
+    """The end of the log for a reader with this isolation level, as of the last fetch response; None: unknown."""
+    end, stable = state.highwater, state.last_stable
+    if isolation == 1 and stable is not None and stable >= 0:
+        end = stable if end is None else min(end, stable)
+    return None if end is not None and end < 0 else end
+
+
 def checked_offset(offset: int, what: str = "") -> int:
     """Return ``offset`` as an int of 0 or more; TypeError, ConfigurationError, with ``what`` in front of the text."""
     if isinstance(offset, bool) or not hasattr(offset, "__index__"):

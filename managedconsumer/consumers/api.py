@@ -254,7 +254,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
         handler: Callable[[Any], Any],
         *,
         workers: int = 8,
-        order: Literal["key", "partition", "none"] = "key",
+        order: Literal["key", "partition", "none", "time"] = "key",
         batch: tuple[int, int] | None = None,
         on: Literal["threads", "greenlets", "asyncio"] = "threads",
         retry: Retry | None = None,
@@ -267,6 +267,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
         tracer: Any = None,
         rate: float | tuple[float, Literal["key", "partition", "all"]] | None = None,
         not_before: Callable[[Any], float | datetime | None] | None = None,
+        idle_ms: int = 500,
     ) -> RunSummary:
         """Call ``handler(message)`` for every message, in ``workers`` threads or greenlets, until the end is wanted.
 
@@ -313,7 +314,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
         handler: Callable[[Any], Awaitable[Any]],
         *,
         workers: int = 8,
-        order: Literal["key", "partition", "none"] = "key",
+        order: Literal["key", "partition", "none", "time"] = "key",
         batch: tuple[int, int] | None = None,
         retry: Retry | None = None,
         on_dead: Callable[[Message, BaseException], Any] | None = None,
@@ -325,6 +326,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
         tracer: Any = None,
         rate: float | tuple[float, Literal["key", "partition", "all"]] | None = None,
         not_before: Callable[[Any], float | datetime | None] | None = None,
+        idle_ms: int = 500,
     ) -> RunSummary:
         """:meth:`run` on the current event loop: up to ``workers`` calls of the coroutine ``handler`` at a time.
 

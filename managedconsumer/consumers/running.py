@@ -12,7 +12,7 @@ from managedconsumer.consumers.reading import Reader
 from managedconsumer.consumers.session import Session
 from managedconsumer.consumers.signals import stop_on_signals
 from managedconsumer.fetch.in_flight import RUN_OWNER
-from managedconsumer.processing.values import PARTITION, RunSummary, plan_of
+from managedconsumer.processing.values import PARTITION, TIME, RunSummary, plan_of
 from managedconsumer.runtime.running.calls import Calls, StoreRules, in_time, is_coroutine_function
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.running.tasks import TaskRun
@@ -48,10 +48,11 @@ class Running:
         tracer: Any,
         rate: Any,
         not_before: Any,
+        idle_ms: Any,
     ) -> None:
         """The arguments of ``ConsumerAPI.run``. Raises TypeError or ConfigurationError for bad ones."""
-        plan = plan_of(order, max_in_flight, batch, retry, rate)
-        if rules.ordered and plan.order != PARTITION:
+        plan = plan_of(order, max_in_flight, batch, retry, rate, idle_ms)
+        if rules.ordered and plan.order not in (PARTITION, TIME):
             raise err.ConfigurationError(f'run(order="{plan.order}"): {rules.ordered}. Use run(order="partition")')
         if not callable(handler):
             raise wrong_kind("handler", handler, "a function")
@@ -72,7 +73,8 @@ class Running:
         on_dead = check_callable("on_dead", on_dead)
         deserialize = None if session.options.deserializer is None else reader.can_use
         calls = Calls(handler, on_dead, deserialize, rules.moved_on, plan.retry, self._engine.log_fields)
-        self._run = Run(self._engine, plan, calls, check_int("workers", workers))
+        workers = check_int("workers", workers)
+        self._run = Run(self._engine, plan, calls, 1 if plan.order == TIME else workers)
         self._reason = "stopped"
         self._ended = self._engine.handler.Event()
         self._owner = self._engine.handler.ident()

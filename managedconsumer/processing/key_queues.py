@@ -72,11 +72,11 @@ class KeyQueue:
         self.failed = False
         #: When its time comes (seconds), if it has not failed.
         self.until: float | None = None
-        #: The partition of each message, if the key queue has several partitions.
+        #: The partition of each message that was not noted as finished, if the key queue has several partitions.
         self.parts: list[PartitionWork] | None = None
-        #: How often its first message (or its batch) has failed.
+        #: How often its first ``same`` messages (one, or the batch) have failed.
         self.attempts = 0
-        #: Number of messages in the batch that is retried; 0: no retry.
+        #: Number of messages that are retried together; 0: no retry.
         self.same = 0
         self.state = State.READY
         #: When to check it again (seconds), if it waits for a time.
@@ -111,12 +111,12 @@ class KeyQueue:
                     if offset >= top:
                         top = part.top = offset + 1
             return ours
-        for message, its in zip(running[:place], self.parts, strict=False):
+        for message, its in zip(running[seen:place], self.parts, strict=False):
             if its.has(message):
                 del its.pending[message.offset]
                 its.top = max(its.top, message.offset + 1)
                 ours += 1
-        del self.parts[:place]
+        del self.parts[: place - seen]
         return ours
 
     def take_up(self) -> None:
@@ -133,6 +133,8 @@ class KeyQueue:
         parts = [self.part] * len(self.waiting) if self.parts is None else self.parts
         counts = [its.has(message) for message, its in zip(self.waiting, parts, strict=True)]
         self.waiting, self.same = list(compress(self.waiting, counts)), sum(counts[: self.same])
+        if not self.same:  # what was tried belongs to an earlier assignment or position
+            self.attempts = 0
         if self.parts is not None:
             self.parts = list(compress(parts, counts))
 

@@ -7,8 +7,8 @@ from typing import Any, Sequence
 from managedconsumer.config import check_choice, check_int, wrong_kind, wrong_value
 from managedconsumer.values import NamedTuple, Value
 
-KEY, PARTITION, NONE, ALL = "key", "partition", "none", "all"
-ORDERS = (KEY, PARTITION, NONE)
+KEY, PARTITION, NONE, TIME, ALL = "key", "partition", "none", "time", "all"
+ORDERS = (KEY, PARTITION, NONE, TIME)
 #: A pause grows up to ``most_ms``; this many doublings are beyond every bound.
 _MOST_STEPS = 64
 
@@ -88,7 +88,8 @@ class RunSummary(NamedTuple):
 class Plan(NamedTuple):
     """The arguments of ``run()`` for decisions.
 
-    ``batch``: most messages, and longest wait (seconds) for them; ``rate``: messages a second, and of what.
+    ``batch``: most messages, and longest wait (seconds) for them; ``rate``: messages a second, and of what. ``idle``:
+    how long (seconds) a partition at the end of its log holds the others up, with the order "time".
     """
 
     order: str = KEY
@@ -96,9 +97,10 @@ class Plan(NamedTuple):
     batch: tuple[int, float] | None = None
     retry: Retry | None = None
     rate: tuple[float, str] | None = None
+    idle: float = 0.5
 
 
-def plan_of(order: Any, max_in_flight: Any, batch: Any, retry: Any, rate: Any = None) -> Plan:
+def plan_of(order: Any, max_in_flight: Any, batch: Any, retry: Any, rate: Any = None, idle_ms: Any = 500) -> Plan:
     """Make a Plan from a user's arguments. Raises TypeError or ConfigurationError."""
     checked = None
     if batch is not None:
@@ -114,7 +116,9 @@ def plan_of(order: Any, max_in_flight: Any, batch: Any, retry: Any, rate: Any = 
     if checked is not None and checked[0] > most_in_flight:
         raise wrong_value("batch[0]", checked[0], f"at most max_in_flight={most_in_flight}")
     order = check_choice("order", order, ORDERS)
-    return Plan(order, most_in_flight, checked, retry, rate if rate is None else _check_rate(rate, order, checked))
+    if rate is not None:
+        rate = _check_rate(rate, order, checked)
+    return Plan(order, most_in_flight, checked, retry, rate, check_int("idle_ms", idle_ms, 0, "ms") / 1000.0)
 
 
 def _check_rate(rate: Any, order: str, batch: Any) -> tuple[float, str]:
@@ -126,6 +130,8 @@ def _check_rate(rate: Any, order: str, batch: Any) -> tuple[float, str]:
     check_choice("rate[1]", by, (KEY, PARTITION, ALL))
     if by == KEY and order != KEY:
         raise wrong_value("order", order, "'key' with a rate for each key")
+    if by == PARTITION and order == TIME:
+        raise wrong_value("order", order, "another one with a rate for each partition")
     if by == PARTITION and batch is not None and order != PARTITION:
         raise wrong_value("order", order, "'partition' with batch and a rate for each partition")
     return float(per_second), by

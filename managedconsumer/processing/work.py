@@ -13,9 +13,10 @@ from itertools import count
 from typing import Any, Callable, Container, Sequence
 
 from managedconsumer.processing.key_queues import Fetchable, KeyQueue, PartitionWork, State
+from managedconsumer.processing.merge import Merge, Sources
 from managedconsumer.processing.offset_map import OffsetMap
 from managedconsumer.processing.pace import Throttle
-from managedconsumer.processing.values import ALL, KEY, NONE, PARTITION, Plan
+from managedconsumer.processing.values import ALL, KEY, NONE, PARTITION, TIME, Plan
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.structs import TopicPartition
 
@@ -29,11 +30,12 @@ _ALL = object()
 
 
 class Work:
-    """All messages that one ``run()`` has in flight."""
+    """All messages that one ``run()`` has in flight. With the order "time" it has one worker."""
 
-    def __init__(self, plan: Plan, map_room: int = 3800) -> None:
-        """``map_room``: the most characters of a partition's map."""
+    def __init__(self, plan: Plan, map_room: int = 3800, sources: Sources = tuple) -> None:
+        """``map_room``: the most characters of a partition's map. ``sources``: for the order "time"."""
         self._plan = plan
+        self._merge = Merge(plan.idle, sources) if plan.order == TIME else None
         self._throttle = None if plan.rate is None else Throttle(*plan.rate)
         self.map_room = map_room
         self.parts: dict[TopicPartition, PartitionWork] = {}
@@ -62,7 +64,16 @@ class Work:
 
     def capacity(self) -> int:
         """How many messages may be taken now. Waiting messages of paused partitions use no capacity."""
-        return 0 if self.ending else self._plan.max_in_flight - self.in_flight + self._set_aside()
+        if self.ending:
+            return 0
+        room = self._plan.max_in_flight - self.in_flight + self._set_aside()
+        # What is missing for the next message in order may be behind what is in flight.
+        return room if self._merge is None else max(1, min(room, self._share()))
+
+    def _share(self) -> int:
+        """How many messages of one partition may be in flight."""
+        most = self._plan.max_in_flight
+        return most if self._merge is None else max(1, most // self._merge.partitions)
 
     def _set_aside(self) -> int:
         parts = [part for tp in self._deferred if (part := self.parts.get(tp)) is not None] if self._deferred else []
@@ -80,7 +91,10 @@ class Work:
         """Add messages of one partition, in order."""
         fresh = part.take(messages, now)
         self.in_flight += len(fresh)
-        if self._plan.order == NONE:
+        if self._merge is not None:
+            self._merge.add(part, fresh)
+            self.sooner = True
+        elif self._plan.order == NONE:
             self._offer_single(part, fresh, now)
         elif self._plan.order == KEY:
             self._offer_keys(part, fresh, now)
@@ -158,11 +172,18 @@ class Work:
 
     # -- starting messages----------------------------------------------------------------------------
 
+    @property
+    def held_up(self) -> bool:
+        """True if messages wait for one of another partition, with the order "time"."""
+        return self._merge is not None and self._merge.due is not None
+
     def next_deadline(self) -> float | None:
         """When to call :meth:`wake` next; None: no time is known."""
         if self.ending:
             return None
         times = [self._timers[0][0]] if self._timers else []
+        if self._merge is not None and self._merge.due is not None:
+            times.append(self._merge.due)
         if (throttle := self._throttle) is not None:
             if throttle.by == ALL and self._ready:
                 times.append(throttle.due(ALL))
@@ -208,9 +229,12 @@ class Work:
         """Up to ``limit`` messages for one worker (with batches: batches), key queue by key queue."""
         if self._timers or self._deferred:
             self.wake(now)
-        taken: list[KeyQueue] = []
+        merge, taken = self._merge, list[KeyQueue]()
+        if merge is not None:
+            merge.due = None
+            limit = 0 if self.parked else limit  # nothing passes a message that waits for its time
         batch, queue, running, throttle = self._plan.batch, self._ready, State.RUNNING, self._throttle
-        while queue and limit > 0 and not self.ending:
+        while limit > 0 and not self.ending and (queue or (merge is not None and self._draw(merge, limit, now))):
             key_queue = queue.popleft()
             self.ready -= len(key_queue.waiting)
             if key_queue.parts is None:
@@ -240,9 +264,29 @@ class Work:
             key_queue.state = running
             limit -= size if batch is None else 1
             taken.append(key_queue)
-        if not taken and (self._unseen or self._deferred):
+            if merge is not None:  # if it fails, what follows has to wait
+                break
+        if not taken and (self._unseen or self._deferred or merge is not None):
             self._check_full()
         return taken
+
+    def _draw(self, merge: Merge, limit: int, now: float) -> bool:
+        """Make up to ``limit`` next messages in order ready (with batches: one batch); False: none are."""
+        batch, line = self._plan.batch, self._mixed
+        if batch is not None:
+            limit = batch[0] - (0 if line is None else len(line.waiting))
+        elif self._throttle is not None:
+            limit = min(limit, max(1, self._throttle.room_at(ALL, now)))
+        pairs = merge.take(limit, now)
+        if pairs:
+            if line is None:
+                line = KeyQueue(pairs[0][0], None, [])
+                line.parts, line.since = [], now
+                self._mixed = line
+            line.waiting += [message for _, message in pairs]
+            line.parts = [*(line.parts or ()), *(part for part, _ in pairs)]
+            self._queue(line)
+        return bool(self._ready)
 
     def _hold_back(self, key_queue: KeyQueue, throttle: Throttle) -> bool:
         """Let a key queue wait that may not start yet; False: no other one may either."""
@@ -267,15 +311,18 @@ class Work:
     def _sort_out(self, key_queue: KeyQueue) -> bool:
         """Keep only the messages of several partitions that may start; False: none may."""
         pairs = list(zip(key_queue.waiting, key_queue.parts or (), strict=True))
+        tried = [part for _, part in pairs[: key_queue.same]]  # the attempts are those of these messages
         pairs = [(message, part) for message, part in pairs if part.alive]
         for part in {part for _, part in pairs if part.waits}:
             aside = KeyQueue(part, None, [message for message, its in pairs if its is part])
             aside.parts = [part] * len(aside.waiting)
-            aside.attempts, aside.same = key_queue.attempts, len(aside.waiting) if key_queue.same else 0
+            aside.same = tried.count(part)
+            aside.attempts = key_queue.attempts if aside.same else 0
             self._defer(aside)
         pairs = [(message, part) for message, part in pairs if not part.waits]
         key_queue.waiting, key_queue.parts = [message for message, _ in pairs], [part for _, part in pairs]
-        key_queue.same = min(key_queue.same, len(pairs))
+        key_queue.same = sum(part.alive and not part.waits for part in tried)
+        key_queue.attempts = key_queue.attempts if key_queue.same else 0
         return bool(pairs)
 
     # -- finished messages----------------------------------------------------------------------------
@@ -335,16 +382,15 @@ class Work:
             begun = 0 if not failed or until is not None else rest if self._plan.batch is not None else 1
             self._throttle.spend(key_queue, begun - rest, now)
         key_queue.take_up()
-        key_queue.same = rest
+        key_queue.same = rest if self._plan.batch is not None else 1
         key_queue.sweep()
-        if not key_queue.same:  # it belongs to an earlier assignment or position
-            key_queue.attempts = 0
         rest = key_queue.same
         if failed and rest:
             self._park(key_queue, rest, self._retry_at(key_queue, now, chance) if until is None else until)
         elif key_queue.waiting:
             key_queue.state = State.RUNNING
-            key_queue.same = rest if self._plan.batch is not None and key_queue.attempts else 0
+            # A list of the order "time" does not wait for more messages again: later ones must not pass it.
+            key_queue.same = rest if key_queue.attempts or self._merge is not None else 0
             self._queue(key_queue, first=bool(rest))
         elif key_queue.key is not None:
             del key_queue.part.key_queues[key_queue.key]
@@ -356,7 +402,7 @@ class Work:
         return now + (0.0 if retry is None else retry.pause(key_queue.attempts, chance()))
 
     def _park(self, key_queue: KeyQueue, size: int, until: float) -> None:
-        key_queue.same = size if self._plan.batch is not None else 0
+        key_queue.same = size
         key_queue.state = State.PARKED
         self.parked += 1
         self.sooner = True
@@ -367,6 +413,7 @@ class Work:
     def interrupt(self) -> None:
         """A rebalance or the end begins: workers give back messages that they have not begun."""
         self.era += 1
+        self.sooner = self.sooner or self._merge is not None  # it may go on without a partition, or with one
 
     def forget(self, tps: Container[TopicPartition], beyond: int = 0) -> None:
         """Forget messages of ``tps`` in flight from the offset ``beyond`` on.
@@ -406,6 +453,8 @@ class Work:
         for part in self.parts.values():
             part.sweep()
         self._left = {tp: key_queues for tp, key_queues in self._left.items() if key_queues}
+        if self._merge is not None:
+            self._merge.sweep()
         self._check_full()
 
     def end(self) -> None:
@@ -431,6 +480,8 @@ class Work:
     def _look_whether_full(self, part: PartitionWork) -> None:
         held, room = len(part.pending), self._plan.max_in_flight - self.in_flight + self._set_aside()
         bound = (_GOES_ON_AT if part.full else _FULL_AT) * room
+        if self._merge is not None:  # in any case each partition has room
+            bound = self._share() // (4 if part.full else 2) if room > 0 else 0
         full = held > 0 and (held >= bound or not part.map_fits(self.map_room))
         if full is not part.full:
             part.full = full
@@ -440,7 +491,7 @@ class Work:
     def _note_finished(self, count: int) -> None:
         """Check now and then which partitions can resume. A worker without messages checks, too."""
         self._unseen += count
-        if self._unseen * _LOOKS >= self._plan.max_in_flight:
+        if self._unseen * _LOOKS >= self._share():
             self._check_full()
 
     def _check_full(self) -> None:

@@ -20,11 +20,11 @@ from managedconsumer.fetch.answers import may_pass
 from managedconsumer.fetch.buffer import FetchBuffer
 from managedconsumer.fetch.leader import Fatal, FetchState, LeaderFetch, OutOfRange, TooLarge
 from managedconsumer.logs import LogFields
+from managedconsumer.partition_state import TopicPartitionState, log_end
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.fetching import Sent, send_fetch
 from managedconsumer.structs import OffsetType, TopicPartition
-from managedconsumer.subscription_state import TopicPartitionState
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import RecordChunk
 
@@ -272,9 +272,7 @@ class _RangeReader:
 
     def _nothing_came(self, offset: int) -> None:
         """Check an empty response: the range ends here if there is no record up to ``stop``."""
-        end, stable = self._state.highwater or 0, self._state.last_stable
-        if self._limits.isolation_level == 1 and stable is not None and stable >= 0:
-            end = min(end, stable)
+        end = log_end(self._state, self._limits.isolation_level) or 0
         if end >= self._stop:
             # Do not trust it: the next batch covers gaps of compaction and transactions, and brokers answer a slow
             # read from tiered storage (KIP-405) without records, too.

@@ -19,6 +19,7 @@ checks after each step what ``run()`` promises:
 * what a paused partition has in flight leaves room to the others;
 * a failed message is not tried again before its time, nor more often than allowed;
 * no message starts before its own time (``not_before``), nor more than the rate allows of a key, a partition or all;
+* with the order "time" no message passes one that waits for a retry or its time;
 * in the end everything has been finished.
 """
 
@@ -30,12 +31,12 @@ import sys
 import time
 from asyncio import CancelledError
 from dataclasses import dataclass, field, replace
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.key_queues import KeyQueue, PartitionWork, State
 from managedconsumer.processing.offset_map import OffsetMap
-from managedconsumer.processing.values import ALL, KEY, NONE, PARTITION, Plan, Retry
+from managedconsumer.processing.values import ALL, KEY, NONE, PARTITION, TIME, Plan, Retry
 from managedconsumer.processing.work import Work
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.calls import Calls
@@ -58,6 +59,7 @@ class Note:
     partition_key: bytes | None
     log: int = 0
     not_before: float = 0.0
+    timestamp: int = 0
 
     @property
     def place(self) -> Place:
@@ -89,7 +91,7 @@ class Member:
     def __init__(self, world: World) -> None:
         self.world = world
         self.limit = world.limit
-        self.work = Work(world.plan, offset_map.room_for_map(_PLAIN, self.limit))
+        self.work = Work(world.plan, offset_map.room_for_map(_PLAIN, self.limit), self.sources)
         self.calls = Calls(lambda _note: None, None, None, None, world.retry, lambda _place: {})
         self.gates: dict[TopicPartition, Gate] = {}
         self.position: dict[TopicPartition, int] = {}
@@ -109,6 +111,9 @@ class Member:
         known = offset_map.decode(text, base) if text else None
         assert (known is None) is (not text), f"a map that nobody can read: {text!r}"
         self.gates[tp], self.position[tp], self.skipped[tp] = Gate(), base, (base, known)
+
+    def sources(self) -> Iterator[tuple[TopicPartition, bool]]:
+        return ((tp, not self.left(tp)) for tp, gate in self.gates.items() if not (gate.suspended or gate.paused))
 
     def suspend(self, tps: set[TopicPartition]) -> None:
         for tp in tps:
@@ -231,7 +236,8 @@ class Member:
         if not slot.todo:
             self.world.check_capacity(self)
         for part in work.parts.values() if not slot.todo else ():
-            little = len(part.pending) < 2 * work.capacity() and part.map_fits(work.map_room)
+            few = 2 * work.capacity() if self.world.plan.order != TIME else work.capacity() // 4
+            little = len(part.pending) < few and part.map_fits(work.map_room)
             assert not (part.full and little), f"{part.tp} waits, though little of it is in flight"
 
     def at(self, key_queue: KeyQueue) -> list[Note]:
@@ -286,7 +292,10 @@ class World:
         pace = self.pace = random.Random(f"pace {seed}")
         by = [ALL, *([KEY] if order == KEY else []), *([PARTITION] if batch is None or order == PARTITION else [])]
         rate = None if pace.random() < 0.6 else (pace.choice((1.0, 10.0, 200.0)), pace.choice(by))
-        self.plan = Plan(order, most, batch, self.retry, rate)
+        self.merged = random.Random(f"time {seed}")
+        if self.merged.random() < 0.2:
+            order, self.workers, rate = TIME, 1, rate and (rate[0], ALL)
+        self.plan = Plan(order, most, batch, self.retry, rate, self.merged.choice((0.0, 0.3)))
         # Up to how much later than it is read a message may start.
         self.latest = pace.choice((0.0, 0.0, 0.3, 5.0))
         # The shortest map has 11 characters (a version, a kind, and a head of 7 bytes).
@@ -319,7 +328,8 @@ class World:
         """``count`` more messages, from ``offset`` on."""
         for _ in range(count):
             time_ = self.now + self.latest if self.latest and self.pace.random() < 0.2 else 0.0
-            note = Note(tp, offset, self.chance.choice(self.keys), self.logs, time_)
+            stamp = offset * 10 + self.merged.randint(-15, 15)
+            note = Note(tp, offset, self.chance.choice(self.keys), self.logs, time_, stamp)
             line = self.line(note)
             earlier = [other for other in self.log[tp] if line is not None and self.line(other) == line]
             if earlier:
@@ -331,7 +341,7 @@ class World:
         """What the messages have in common that are worked on one after the other; None: it has no such line."""
         if self.plan.order == KEY:
             return None if note.partition_key is None else (note.tp, note.partition_key)
-        return note.tp if self.plan.order == PARTITION else None
+        return note.tp if self.plan.order in (PARTITION, TIME) else None
 
     # -- what happens ---------------------------------------------------------------------------------
 
@@ -497,7 +507,8 @@ class World:
                 member.finished.add(note.place)
 
     def part_of(self, key_queue: KeyQueue, note: Note) -> PartitionWork:
-        return key_queue.part if key_queue.parts is None else key_queue.parts[key_queue.running.index(note)]
+        parts = key_queue.parts
+        return key_queue.part if parts is None else parts[key_queue.running.index(note) - key_queue.seen]
 
     def check_key_queue(self, member: Member, key_queue: KeyQueue) -> None:
         notes: list[Note] = key_queue.running
@@ -588,7 +599,8 @@ class World:
         held = sum(len(part.pending) for part in work.parts.values())
         assert work.in_flight == held, f"{work.in_flight} in flight, {held} known"
         # A paused partition may keep what it has besides.
-        assert self.trouble or held <= self.plan.max_in_flight, f"{held} in flight"
+        most = self.plan.max_in_flight + (len(work.parts) if self.plan.order == TIME else 0)
+        assert self.trouble or held <= most, f"{held} in flight"
         assert work.ready >= 0 and work.parked >= 0
 
 

@@ -12,7 +12,7 @@ from managedconsumer.errors import KafkaException
 from managedconsumer.fetch.buffer import PartitionQueue
 from managedconsumer.fetch.progress import Oldest, PartitionProgress, PartitionSample, Track, oldest_of
 from managedconsumer.fetch.stuck import MOVES, STANDS
-from managedconsumer.partition_state import TopicPartitionState
+from managedconsumer.partition_state import TopicPartitionState, log_end
 from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.structs import TopicPartition
 
@@ -121,14 +121,10 @@ class ProgressTracker:
 
     def _sight(self, queue: PartitionQueue) -> PartitionSample:
         state = queue.state
-        end = state.highwater
-        if self._engine.options.isolation == 1 and state.last_stable is not None and state.last_stable >= 0:
-            end = state.last_stable if end is None else min(end, state.last_stable)
+        position, end = state.position, log_end(state, self._engine.options.isolation)
         # The fetched messages may be ahead of the log's end in the same response.
-        position = state.position
-        if end is not None and end >= 0 and position is not None:
+        if end is not None and position is not None:
             end = max(end, position)
-        end = None if end is not None and end < 0 else end
         # Retention deletes unfetched messages; buffered ones and those in flight are still delivered and finished.
         empty = queue.fetch_offset == position == state.finished
         start = state.log_start if empty and state.log_start is not None else -1

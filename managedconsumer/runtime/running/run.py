@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import logging
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Callable, Container, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Container, Iterator, Sequence
 
 from managedconsumer import errors as err
 from managedconsumer.fetch.in_flight import RUN_OWNER
+from managedconsumer.partition_state import log_end
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.key_queues import KeyQueue, PartitionWork
 from managedconsumer.processing.offset_map import OffsetMap
@@ -57,7 +58,7 @@ class Run:
     def __init__(self, engine: Engine, plan: Plan, calls: Calls, workers: int) -> None:
         self.engine = engine
         self.calls = calls
-        self.work = Work(plan)
+        self.work = Work(plan, sources=self._sources)
         self.lists = plan.batch is not None
         self.slots = [WorkerSlot() for _ in range(workers)]
         #: The message whose failure ended the run and its error, or None and the error that ended the run.
@@ -138,6 +139,14 @@ class Run:
         self._turn()
         return True
 
+    def _sources(self) -> Iterator[tuple[TopicPartition, bool]]:
+        """See :data:`managedconsumer.processing.merge.Sources`."""
+        isolation = self.engine.options.isolation
+        for tp, state in self.engine.subscription.assignment.items():
+            if not (state.paused or state.suspended):
+                position, end = state.position, log_end(state, isolation)
+                yield tp, position is not None and end is not None and position >= end
+
     def _finished_before(self, tp: TopicPartition, state: Any) -> OffsetMap | None:
         """Return the map of finished messages in the commit at which the assignment began, if the log is the same."""
         if state.found_map is None:
@@ -207,14 +216,13 @@ class Run:
             return False
         ready = work.ready
         if 2 * ready < self._low and (not ready or now >= self._look_at or self._has_capacity()):
-            try:
-                self.engine.delivery.take_in_passing(self._take_lot, who)
-            except err.KafkaException:
-                self.engine.lock.notify_all()  # the thread that called run() raises it again
+            self._take_more(who)
         block = self._block
-        if block > 1:  # share the ready messages among the workers
+        if block > 1 < len(self.slots):  # share the ready messages among the workers
             block = max(1, min(block, -(-work.ready // len(self.slots))))
         key_queues = work.take(block, now)
+        while not key_queues and work.held_up and self._take_more(who):
+            key_queues = work.take(block, now)
         if not key_queues and self._collect_slow(slot, now):
             key_queues = work.take(block, now)
         if not key_queues:
@@ -226,6 +234,13 @@ class Run:
         if self.idle:
             self.wake_workers()
         return True
+
+    def _take_more(self, who: int) -> bool | None:
+        try:
+            return self.engine.delivery.take_in_passing(self._take_lot, who)
+        except err.KafkaException:
+            self.engine.lock.notify_all()  # the thread that called run() raises it again
+            return None
 
     def _has_capacity(self) -> bool:
         """True if enough capacity is free to take messages from the consumer."""
