@@ -18,6 +18,7 @@ from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
 from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.waiting.at_once import at_once
 
 # How often (seconds) the progress line is written.
 _PROGRESS_EVERY = 0.5
@@ -97,32 +98,13 @@ class Running:
 
     def in_threads(self) -> RunSummary:
         """Run in threads or greenlets, until the run ends."""
-        driver = ThreadRun(self._run, self._reader.decide_corrupt)
-        problem: BaseException | None = None
-        self._begin()
-        try:
-            with ExitStack() as stack:
-                self._watch_signals(stack)
-                driver.start()
-                try:
-                    driver.consume(self._show)
-                finally:
-                    driver.drain(self._grace)
-        except BaseException as error:  # noqa: BLE001 - it is raised after the last commit
-            problem = error
-        try:
-            self._run.abandon()
-            self._session.stop_now(self._engine.life.stop_timeout)
-        finally:
-            driver.join()
-            self._finish()
-        return self._result(problem)
+        return at_once(self._go(ThreadRun(self._run, self._reader.decide_corrupt)))
 
     async def in_tasks(self) -> RunSummary:
         """Run on the current event loop, until the run ends."""
-        import asyncio
+        return await self._go(TaskRun(self._run, self._reader.decide_corrupt))
 
-        driver = TaskRun(self._run, self._reader.decide_corrupt)
+    async def _go(self, driver: ThreadRun | TaskRun) -> RunSummary:
         problem: BaseException | None = None
         self._begin()
         try:
@@ -132,17 +114,17 @@ class Running:
                 grace = self._grace
                 try:
                     await driver.consume(self._show)
-                except asyncio.CancelledError:
+                except driver.cancelled:
                     grace = 0.0
                     raise
                 finally:
                     await driver.drain(grace)
         except BaseException as error:  # noqa: BLE001 - it is raised after the last commit
             problem = error
-        self._engine.life.check_process()  # a handler has forked, and this is the child: the loop is the parent's, too
+        self._engine.life.check_process()  # a handler has forked, and this is the child: a loop is the parent's, too
         try:
             self._run.abandon()
-            problem = await self._stopped() or problem
+            problem = await driver.stop(self._stop) or problem
         finally:
             try:
                 await driver.join()
@@ -150,19 +132,8 @@ class Running:
                 self._finish()
         return self._result(problem)
 
-    async def _stopped(self) -> BaseException | None:
-        """Stop the consumer even if the task is cancelled (returns that error): the last commit needs the run."""
-        import asyncio
-
-        cancelled = None
-        stop = asyncio.ensure_future(asyncio.to_thread(self._session.stop_now, self._engine.life.stop_timeout))
-        while not stop.done():
-            try:
-                await asyncio.shield(stop)
-            except asyncio.CancelledError as error:
-                cancelled = error
-        stop.result()
-        return cancelled
+    def _stop(self) -> None:
+        self._session.stop_now(self._engine.life.stop_timeout)
 
     def _begin(self) -> None:
         """Take the consumer's messages from now on. Raises ConcurrentUseError during another run."""
