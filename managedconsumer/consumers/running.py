@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
-from typing import Any, NoReturn
+from typing import Any, Mapping, NoReturn
 
 from managedconsumer import errors as err
 from managedconsumer.config import check_bool, check_callable, check_int, wrong_kind
@@ -29,54 +29,34 @@ _PATIENCE = 15.0
 class Running:
     """One run of a consumer, from its beginning to the end of the consumer."""
 
-    def __init__(
-        self,
-        session: Session,
-        reader: Reader,
-        rules: StoreRules,
-        *,
-        handler: Any,
-        workers: Any,
-        order: Any,
-        batch: Any,
-        retry: Any,
-        on_dead: Any,
-        max_in_flight: Any,
-        grace_ms: Any,
-        commit_ms: Any,
-        signals: Any,
-        progress: Any,
-        tracer: Any,
-        rate: Any,
-        not_before: Any,
-    ) -> None:
-        """The arguments of ``ConsumerAPI.run``. Raises TypeError or ConfigurationError for bad ones."""
-        plan = plan_of(order, max_in_flight, batch, retry, rate)
+    def __init__(self, session: Session, reader: Reader, rules: StoreRules, given: Mapping[str, Any]) -> None:
+        """``given``: the arguments of ``ConsumerAPI.run``. Raises TypeError or ConfigurationError for bad ones."""
+        plan = plan_of(*map(given.__getitem__, ("order", "max_in_flight", "batch", "retry", "rate")))
         if rules.ordered and plan.order != PARTITION:
             raise err.ConfigurationError(f'run(order="{plan.order}"): {rules.ordered}. Use run(order="partition")')
+        handler, engine = given["handler"], session.engine
         if not callable(handler):
             raise wrong_kind("handler", handler, "a function")
-        if tracer is not None:
+        if given["tracer"] is not None:
             from managedconsumer.observe.tracing import Tracing  # most runs have no spans
 
-            tracing = Tracing(tracer, session.group)
+            tracing = Tracing(given["tracer"], session.group)
             handler = (tracing.around_async if is_coroutine_function(handler) else tracing.around)(handler)
-        if check_callable("not_before", not_before) is not None:
-            handler = in_time(handler, not_before, session.engine.handler)
-        self._session, self._reader, self._commits = session, reader, rules.commits
-        self._engine = session.engine
-        self._grace = check_int("grace_ms", grace_ms, 0, "ms") / 1000.0
-        self._commit_every = check_int("commit_ms", commit_ms, 1, "ms") / 1000.0
-        self._signals = check_bool("signals", signals)
-        shown = check_bool("progress", progress) and sys.stderr.isatty()
-        self._shown = self._engine.handler.now() if shown else None
-        on_dead = check_callable("on_dead", on_dead)
+        if check_callable("not_before", given["not_before"]) is not None:
+            handler = in_time(handler, given["not_before"], engine.handler)
+        self._session, self._reader, self._commits, self._engine = session, reader, rules.commits, engine
+        self._grace = check_int("grace_ms", given["grace_ms"], 0, "ms") / 1000.0
+        self._commit_every = check_int("commit_ms", given["commit_ms"], 1, "ms") / 1000.0
+        self._signals = check_bool("signals", given["signals"])
+        shown = check_bool("progress", given["progress"]) and sys.stderr.isatty()
+        self._shown = engine.handler.now() if shown else None
+        on_dead = check_callable("on_dead", given["on_dead"])
         deserialize = None if session.options.deserializer is None else reader.can_use
-        calls = Calls(handler, on_dead, deserialize, rules.moved_on, plan.retry, self._engine.log_fields)
-        self._run = Run(self._engine, plan, calls, check_int("workers", workers))
+        calls = Calls(handler, on_dead, deserialize, rules.moved_on, plan.retry, engine.log_fields)
+        self._run = Run(engine, plan, calls, check_int("workers", given["workers"]))
         self._reason = "stopped"
-        self._ended = self._engine.handler.Event()
-        self._owner = self._engine.handler.ident()
+        self._ended = engine.handler.Event()
+        self._owner = engine.handler.ident()
         session.require_running()
 
     def end_soon(self) -> None:
