@@ -58,9 +58,10 @@ class ThreadRun:
             while run.busy(None) and not deadline.expired(engine.handler.now()):
                 engine.lock.wait(min(_NAP, deadline.remaining(engine.handler.now()) or 0.0))
 
-    async def stop(self, stop: Callable[[], None]) -> None:
+    async def stop(self, stop: Callable[[], None]) -> BaseException | None:
         """Call ``stop``, which stops the consumer."""
         stop()
+        return None
 
     async def join(self) -> None:
         """Wait for the workers to end."""
