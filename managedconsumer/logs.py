@@ -5,7 +5,7 @@ They are attributes of the ``LogRecord``, for a formatter that writes JSON. A li
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Callable, Mapping
 
 from managedconsumer.structs import NO_GENERATION, Generation
 
@@ -29,6 +29,14 @@ class LogFields:
     def __call__(self, tp: tuple[str, int] | None = None) -> Mapping[str, Any]:
         """Return the member's current fields and, for a line about one partition ``tp``, its topic and number."""
         return self.of(self._generation, tp)
+
+    def tell(self, log: Callable[..., None], text: str, *args: object) -> None:
+        """Write a line about the group; ``log``: like ``log.warning``."""
+        log("group %s: " + text, self._group, *args, extra=self(), stacklevel=2)
+
+    def tell_of(self, tp: tuple[str, int], log: Callable[..., None], text: str, *args: object) -> None:
+        """Write a line about one partition."""
+        log("%s-%d: " + text, *tp, *args, extra=self(tp), stacklevel=2)
 
     def of(self, generation: Generation, tp: tuple[str, int] | None = None) -> Mapping[str, Any]:
         """Return the fields for a line about ``generation``, without unknown ones (no group, not joined yet)."""

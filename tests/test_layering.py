@@ -89,7 +89,6 @@ TYPES_ONLY = {
     ("simpleconsumer", "typed_options"): "only a type checker reads the options as types",
     ("compat.client", "admin.values"): "most clients never ask for a group",
     ("runtime.engine.commits.committer", "runtime.engine.engine"): "the committer is given its engine",
-    ("runtime.rdkafka.pool", "wire.records"): "a cast only",
     ("runtime.running.run", "runtime.engine.engine"): "a run is given its engine",
     ("runtime.running.calls", "runtime.waiting.handlers"): "importing the class does not load the engine",
     ("spark.claiming", "spark.claims.log"): "most queries have no claims",

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Coroutine, Sequence, TypeVar
 
 from managedconsumer import errors as err
-from managedconsumer.consumers.reading import Reader, Tries
+from managedconsumer.consumers.reading import Reader
 from managedconsumer.consumers.session import Session
 from managedconsumer.runtime.engine.delivery import Task
 from managedconsumer.runtime.waiting import thread_ids
@@ -81,26 +81,14 @@ class AsyncReader:
         who = self._task_number() or self._engine.handler.ident()
         thread_ids.acting.set(who)
         take = partial(self._engine.collector.take_columns, columns=names if typed is None else typed.raw)
-        tries, delivery = Tries(self._engine, timeout), self._engine.delivery
-        while (found := await self._take(take, who, tries.left())) is not None:
-            if typed is None:
-                return found[0]
-            try:
-                made, behind = await asyncio.to_thread(typed.first, found[0])
-                if behind is not None:
-                    delivery.take_back(who, behind)
-                return made
-            except err.RegistryError as error:
-                delivery.take_back(who)
-                tries.failed(error)
-            except BaseException:
-                delivery.take_back(who)
-                raise
-            while tries.wait():
-                await asyncio.sleep(_SLICE)
-            if tries.left() == 0.0:
-                return None
-        return None
+
+        async def fetch(seconds: float | None) -> Any:
+            found = await self._take(take, who, seconds)
+            return None if found is None else found[0]
+
+        if typed is None:
+            return await fetch(timeout)
+        return await self._reader.decoded(typed, timeout, who, fetch, asyncio.to_thread, asyncio.sleep)
 
     async def _take(self, take: Callable[[int], T | None], who: int, timeout: float | None) -> T | None:
         """Return the first result of ``take(who)`` that is not None; None after ``timeout`` seconds."""

@@ -307,7 +307,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
             raise err.ConfigurationError("handler is a coroutine function: await run_async(handler), or on='asyncio'")
         if on == "greenlets" and self._session.engine.handler.native:
             raise err.ConfigurationError("on='greenlets' needs a consumer made with use_greenlets=True")
-        return consumers.Running(self._session, self._reader, self._rules, **given).in_threads()
+        return consumers.Running(self._session, self._reader, self._rules, given).in_threads()
 
     async def run_async(
         self,
@@ -338,7 +338,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
         del given["self"]
         if not is_coroutine_function(handler):
             raise wrong_kind("handler", handler, "a coroutine function")
-        return await consumers.Running(self._session, self._reader, self._rules, **given).in_tasks()
+        return await consumers.Running(self._session, self._reader, self._rules, given).in_tasks()
 
     # -- what it reads --------------------------------------------------------------------------------
 

@@ -139,8 +139,7 @@ class ConsumerCoordinator(BaseCoordinator):
     def _perform_assignment(
         self, leader_id: str, protocol: str, members: Sequence[tuple[str, bytes]]
     ) -> Mapping[str, Any]:
-        text = "group %s: %s assigns by %s to %d members"
-        log.debug(text, self.group_id, leader_id, protocol, len(members), extra=self._log.fields())
+        self._log.fields.tell(log.debug, "%s assigns by %s to %d members", leader_id, protocol, len(members))
         return carry_out(self._hand_over.elect(self._event), self._do)
 
     def _on_join_complete(
@@ -150,8 +149,7 @@ class ConsumerCoordinator(BaseCoordinator):
         protocol: str | None,
         member_assignment_bytes: bytes,  # the event has it too
     ) -> str | None:
-        text = "group %s: %s in generation %d, assigned by %s"
-        log.debug(text, self.group_id, member_id, generation, protocol, extra=self._log.fields())
+        self._log.fields.tell(log.debug, "%s in generation %d, assigned by %s", member_id, generation, protocol)
         return carry_out(self._hand_over.take_over(self._event), self._do)
 
     def _on_membership_lost(self, error: BaseException | None) -> None:  # the event has it too

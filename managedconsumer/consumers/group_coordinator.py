@@ -187,7 +187,7 @@ class BaseCoordinator(ABC):
         return base / 1000.0, max(base, cap) / 1000.0
 
     def _pause(self, backoff: Backoff, error: BaseException) -> None:
-        log.info("group %s: trying again: %s", self.group_id, error, extra=self._log.fields())
+        self._log.fields.tell(log.info, "trying again: %s", error)
         self.handler.sleep(backoff.fail(self.handler.now()))
 
     @property

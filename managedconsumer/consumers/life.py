@@ -146,7 +146,7 @@ class GroupLife:
                 (group,) = self.member.describe_group(modern=True)["groups"]
                 due = not group["error_code"] and assignment_is_due(group, self.member.generation.member_id)
         except err.KafkaException as problem:  # not allowed, or no coordinator now: start() only returns earlier
-            log.debug("group %s: ConsumerGroupDescribe failed: %s", engine.group_id, problem, extra=engine.log_fields())
+            engine.log_fields.tell(log.debug, "ConsumerGroupDescribe failed: %s", problem)
         return due or bool(engine.subscription.assignment)  # which may have come meanwhile, and is being taken over
 
     def _tell_why_idle(self, since: float) -> None:
@@ -155,7 +155,7 @@ class GroupLife:
         if not engine.subscription.assignment:
             if engine.handler.now() - since < _TELL_AFTER:
                 return
-            log.info("group %s: %s", engine.group_id, NOTHING_YET, extra=engine.log_fields())
+            engine.log_fields.tell(log.info, "%s", NOTHING_YET)
         self._idle_since = None
 
     def refused(self, error: BaseException) -> bool:
@@ -321,8 +321,7 @@ class GroupLife:
         try:
             told = self.listener_calls.call(step.method, step.partitions, lambda: self.current(generation), step.begin)
         except CallbackNotDelivered as error:
-            text = "group %s: leaving the group: %s"
-            log.warning(text, self.engine.group_id, error, extra=self.engine.log_fields())
+            self.engine.log_fields.tell(log.warning, "leaving the group: %s", error)
             self.member.leave_as_fenced(error, generation)
         if step.method == ho.ASSIGNED and self.current(generation):
             self._post_rebalance(self._old, self._session.consumed(self._session.assigned()))

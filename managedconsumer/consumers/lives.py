@@ -133,17 +133,10 @@ class GroupLives:
         Kafka 3.9 even advertises KIP-848 and then refuses it. This runs on the membership worker of ``life``, which
         ends; the new life has a new worker.
         """
-        group, engine = self._session.group, self._session.engine
+        engine = self._session.engine
         other = CLASSIC if life.protocol == CONSUMER else CONSUMER
-        log.log(
-            logging.INFO if self.assignors.auto else logging.WARNING,
-            "group %s: group_protocol=%r is refused, using %r: %s",
-            group,
-            life.protocol,
-            other,
-            error,
-            extra=engine.log_fields(),
-        )
+        write = log.info if self.assignors.auto else log.warning
+        engine.log_fields.tell(write, "group_protocol=%r is refused, using %r: %s", life.protocol, other, error)
         life.member.interrupt()
         life.member.leave("group protocol not supported", 0.5)
         if life.assignments:
@@ -215,8 +208,7 @@ def _with_the_groups_assignor(error: BaseException, life: GroupLife) -> BaseExce
         (group,) = life.member.describe_group(_DESCRIBE_MS)["groups"]
         kind, assignor, said = group["protocol_type"], group["protocol_data"], str(error.args[0])
     except (err.KafkaException, LookupError, ValueError) as problem:  # the response would only explain more
-        text = "group %s: DescribeGroups failed: %s"
-        log.debug(text, life.engine.group_id, problem, extra=life.engine.log_fields())
+        life.engine.log_fields.tell(log.debug, "DescribeGroups failed: %s", problem)
         return error
     if not kind:
         return error
@@ -226,8 +218,7 @@ def _with_the_groups_assignor(error: BaseException, life: GroupLife) -> BaseExce
 
 def _end_forgotten(life: GroupLife) -> None:
     """Leave: else the heartbeats would keep partitions that no thread reads."""
-    text = "group %s: a consumer was deleted without stop(): its member leaves"
-    log.warning(text, life.engine.group_id, extra=life.engine.log_fields())
+    life.engine.log_fields.tell(log.warning, "a consumer was deleted without stop(): its member leaves")
     life.member.leave("consumer deleted without stop()", 2.0)
     life.engine.close(2.0)
 

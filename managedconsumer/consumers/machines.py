@@ -115,8 +115,7 @@ def _topic_regex(engine: Engine) -> str | None:
     regex = None if internal else broker_regex(pattern)
     if regex is None:
         why = "matches Kafka's own topics too" if internal else "cannot be written in RE2"
-        text = "group %s: %r %s: this client alone matches topics"
-        log.info(text, engine.group_id, pattern, why, extra=engine.log_fields())
+        engine.log_fields.tell(log.info, "%r %s: this client alone matches topics", pattern, why)
     return regex
 
 

@@ -113,16 +113,11 @@ class Positioning:
         for tp, answer in answers.items():
             if answer.error is None:
                 found[tp] = max(0, answer.offset)
-                log.info("%s-%d: starting at offset %d", *tp, found[tp], extra=engine.log_fields(tp))
+                engine.log_fields.tell_of(tp, log.info, "starting at offset %d", found[tp])
             elif answer.may_change or engine.life.closed:
                 late[tp] = answer
                 if not interrupted():
-                    log.warning(
-                        "%s-%d: where to start is not known yet: %s",
-                        *tp,
-                        answer.error,
-                        extra=engine.log_fields(tp),
-                    )
+                    engine.log_fields.tell_of(tp, log.warning, "where to start is not known yet: %s", answer.error)
             else:
                 raise answer.error
         return found, late

@@ -50,11 +50,8 @@ class PostRebalance:
         targets = {}
         for key, value in result.items():
             if key not in new:
-                log.warning(
-                    "post_rebalance_callback returned partition %r, which is not ours: ignored",
-                    key,
-                    extra=self._session.engine.log_fields(),
-                )
+                text = "post_rebalance_callback returned partition %r, which is not ours: ignored"
+                log.warning(text, key, extra=self._session.engine.log_fields())
             elif value == new[key]:
                 continue  # unchanged
             else:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from itertools import dropwhile
-from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Awaitable, Callable, Sequence, TypeVar
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Deadline
+from managedconsumer.clock import Backoff, Deadline
 from managedconsumer.config import wrong_value
 from managedconsumer.consumers.session import Session
 from managedconsumer.results import UnusedResultError, check_plain, check_result
-from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.user_code import blame
+from managedconsumer.runtime.waiting.at_once import at_once, awaited
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Waits = Callable[..., Awaitable[Any]]
 
 # How often (seconds) consume() checks the event that it was given, and a pause whether a stop is wanted.
 _EVENT_SLICE = 0.02
@@ -115,25 +117,41 @@ class Reader:
         return columns
 
     def typed(self, typed: TypedColumns, timeout: float | None) -> Any:
-        """Return :meth:`columns`, decoded. What a registry that is down keeps back is delivered later."""
-        handler, tries = self._engine.handler, Tries(self._engine, timeout)
-        while (batch := self.columns(typed.raw, tries.left())) is not None:
+        """Return :meth:`columns`, decoded."""
+        handler, fetch = self._engine.handler, partial(self.columns, typed.raw)
+        waiting = awaited(fetch), awaited(handler.run_blocking), awaited(handler.sleep)
+        return at_once(self.decoded(typed, timeout, None, *waiting))
+
+    async def decoded(
+        self, typed: TypedColumns, timeout: float | None, who: int | None, fetch: Waits, compute: Waits, sleep: Waits
+    ) -> Any:
+        """Return what ``fetch(seconds)`` gives to ``who`` (None: the calling thread), decoded; None after ``timeout``.
+
+        What a registry that is down keeps back is delivered later.
+        """
+        engine, now = self._engine, self._engine.handler.now
+        deadline, backoff = Deadline(now(), timeout), Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, engine.handler.random)
+        while (batch := await fetch(deadline.remaining(now()))) is not None:
             try:
-                made, behind = handler.run_blocking(typed.first, batch)
+                made, behind = await compute(typed.first, batch)
                 if behind is not None:
-                    self._delivery.take_back(None, behind)
+                    self._delivery.take_back(who, behind)
                 return made
-            except err.RegistryError as error:
-                self._delivery.take_back()
-                tries.failed(error)
-            except BaseException:
-                self._delivery.take_back()
-                raise
-            while tries.wait():
-                handler.sleep(_EVENT_SLICE)
-            if tries.left() == 0.0:
+            except BaseException as error:
+                self._delivery.take_back(who)
+                if not isinstance(error, err.RegistryError) or not error.retriable:
+                    raise
+                log.warning("%s; no message is lost, it is asked again", error, extra=engine.log_fields())
+            backoff.fail(now())
+            while not (deadline.expired(now()) or backoff.ready(now()) or self._is_wanted()):
+                await sleep(_EVENT_SLICE)
+            if deadline.expired(now()):
                 return None
         return None
+
+    def _is_wanted(self) -> bool:
+        """True if a stop or a callback wants the consuming thread."""
+        return self._engine.life.interrupted or self._delivery.tasks_waiting
 
     def deserialize(self, message: Message, who: int | None = None, batch: Sequence[Message] = ()) -> bool:
         """Apply the deserializer; False: skip the message. Raising leaves the position before it.
@@ -234,29 +252,3 @@ class Reader:
         partition = place.partition_id if isinstance(place, Message) else place.partition
         fields = self._engine.log_fields((place.topic, partition))
         blame(error, f"raised by {what} for {place.topic}-{partition} at offset {place.offset}", fields)
-
-
-class Tries:
-    """The attempts of one call that decodes columns, while a schema registry does not answer."""
-
-    def __init__(self, engine: Engine, timeout: float | None) -> None:
-        self._engine, self._now = engine, engine.handler.now
-        self._deadline = Deadline(self._now(), timeout)
-        self._pause, self._until = _FIRST_PAUSE, 0.0
-
-    def left(self) -> float | None:
-        """Return the seconds until the end of the call; None: it may last for ever."""
-        return self._deadline.remaining(self._now())
-
-    def failed(self, error: err.RegistryError) -> None:
-        """Raise ``error`` if another attempt does not help."""
-        if not error.retriable:
-            raise error
-        log.warning("%s; no message is lost, it is asked again", error, extra=self._engine.log_fields())
-        self._until = self._now() + self._pause
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-
-    def wait(self) -> bool:
-        """True while the next attempt is not due, and neither a stop nor a callback wants the consuming thread."""
-        wanted = self._engine.life.interrupted or self._engine.delivery.tasks_waiting
-        return self._now() < self._until and self.left() != 0.0 and not wanted

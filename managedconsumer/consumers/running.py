@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
-from typing import Any, NoReturn
+from typing import Any, Mapping, NoReturn
 
 from managedconsumer import errors as err
 from managedconsumer.config import check_bool, check_callable, check_int, wrong_kind
@@ -18,6 +18,7 @@ from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
 from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.waiting.at_once import at_once
 
 # How often (seconds) the progress line is written.
 _PROGRESS_EVERY = 0.5
@@ -28,56 +29,35 @@ _PATIENCE = 15.0
 class Running:
     """One run of a consumer, from its beginning to the end of the consumer."""
 
-    def __init__(
-        self,
-        session: Session,
-        reader: Reader,
-        rules: StoreRules,
-        *,
-        handler: Any,
-        workers: Any,
-        order: Any,
-        batch: Any,
-        retry: Any,
-        on_dead: Any,
-        max_in_flight: Any,
-        grace_ms: Any,
-        commit_ms: Any,
-        signals: Any,
-        progress: Any,
-        tracer: Any,
-        rate: Any,
-        not_before: Any,
-        idle_ms: Any,
-    ) -> None:
-        """The arguments of ``ConsumerAPI.run``. Raises TypeError or ConfigurationError for bad ones."""
-        plan = plan_of(order, max_in_flight, batch, retry, rate, idle_ms)
+    def __init__(self, session: Session, reader: Reader, rules: StoreRules, given: Mapping[str, Any]) -> None:
+        """``given``: the arguments of ``ConsumerAPI.run``. Raises TypeError or ConfigurationError for bad ones."""
+        plan = plan_of(*map(given.__getitem__, ("order", "max_in_flight", "batch", "retry", "rate", "idle_ms")))
         if rules.ordered and plan.order not in (PARTITION, TIME):
             raise err.ConfigurationError(f'run(order="{plan.order}"): {rules.ordered}. Use run(order="partition")')
+        handler, engine = given["handler"], session.engine
         if not callable(handler):
             raise wrong_kind("handler", handler, "a function")
-        if tracer is not None:
+        if given["tracer"] is not None:
             from managedconsumer.observe.tracing import Tracing  # most runs have no spans
 
-            tracing = Tracing(tracer, session.group)
+            tracing = Tracing(given["tracer"], session.group)
             handler = (tracing.around_async if is_coroutine_function(handler) else tracing.around)(handler)
-        if check_callable("not_before", not_before) is not None:
-            handler = in_time(handler, not_before, session.engine.handler)
-        self._session, self._reader, self._commits = session, reader, rules.commits
-        self._engine = session.engine
-        self._grace = check_int("grace_ms", grace_ms, 0, "ms") / 1000.0
-        self._commit_every = check_int("commit_ms", commit_ms, 1, "ms") / 1000.0
-        self._signals = check_bool("signals", signals)
-        shown = check_bool("progress", progress) and sys.stderr.isatty()
-        self._shown = self._engine.handler.now() if shown else None
-        on_dead = check_callable("on_dead", on_dead)
+        if check_callable("not_before", given["not_before"]) is not None:
+            handler = in_time(handler, given["not_before"], engine.handler)
+        self._session, self._reader, self._commits, self._engine = session, reader, rules.commits, engine
+        self._grace = check_int("grace_ms", given["grace_ms"], 0, "ms") / 1000.0
+        self._commit_every = check_int("commit_ms", given["commit_ms"], 1, "ms") / 1000.0
+        self._signals = check_bool("signals", given["signals"])
+        shown = check_bool("progress", given["progress"]) and sys.stderr.isatty()
+        self._shown = engine.handler.now() if shown else None
+        on_dead = check_callable("on_dead", given["on_dead"])
         deserialize = None if session.options.deserializer is None else reader.can_use
-        calls = Calls(handler, on_dead, deserialize, rules.moved_on, plan.retry, self._engine.log_fields)
-        workers = check_int("workers", workers)
-        self._run = Run(self._engine, plan, calls, 1 if plan.order == TIME else workers)
+        calls = Calls(handler, on_dead, deserialize, rules.moved_on, plan.retry, engine.log_fields)
+        workers = check_int("workers", given["workers"])
+        self._run = Run(engine, plan, calls, 1 if plan.order == TIME else workers)
         self._reason = "stopped"
-        self._ended = self._engine.handler.Event()
-        self._owner = self._engine.handler.ident()
+        self._ended = engine.handler.Event()
+        self._owner = engine.handler.ident()
         session.require_running()
 
     def end_soon(self) -> None:
@@ -99,32 +79,13 @@ class Running:
 
     def in_threads(self) -> RunSummary:
         """Run in threads or greenlets, until the run ends."""
-        driver = ThreadRun(self._run, self._reader.decide_corrupt)
-        problem: BaseException | None = None
-        self._begin()
-        try:
-            with ExitStack() as stack:
-                self._watch_signals(stack)
-                driver.start()
-                try:
-                    driver.consume(self._show)
-                finally:
-                    driver.drain(self._grace)
-        except BaseException as error:  # noqa: BLE001 - it is raised after the last commit
-            problem = error
-        try:
-            self._run.abandon()
-            self._session.stop_now(self._engine.life.stop_timeout)
-        finally:
-            driver.join()
-            self._finish()
-        return self._result(problem)
+        return at_once(self._go(ThreadRun(self._run, self._reader.decide_corrupt)))
 
     async def in_tasks(self) -> RunSummary:
         """Run on the current event loop, until the run ends."""
-        import asyncio
+        return await self._go(TaskRun(self._run, self._reader.decide_corrupt))
 
-        driver = TaskRun(self._run, self._reader.decide_corrupt)
+    async def _go(self, driver: ThreadRun | TaskRun) -> RunSummary:
         problem: BaseException | None = None
         self._begin()
         try:
@@ -134,17 +95,17 @@ class Running:
                 grace = self._grace
                 try:
                     await driver.consume(self._show)
-                except asyncio.CancelledError:
+                except driver.cancelled:
                     grace = 0.0
                     raise
                 finally:
                     await driver.drain(grace)
         except BaseException as error:  # noqa: BLE001 - it is raised after the last commit
             problem = error
-        self._engine.life.check_process()  # a handler has forked, and this is the child: the loop is the parent's, too
+        self._engine.life.check_process()  # a handler has forked, and this is the child: a loop is the parent's, too
         try:
             self._run.abandon()
-            problem = await self._stopped() or problem
+            problem = await driver.stop(self._stop) or problem
         finally:
             try:
                 await driver.join()
@@ -152,19 +113,8 @@ class Running:
                 self._finish()
         return self._result(problem)
 
-    async def _stopped(self) -> BaseException | None:
-        """Stop the consumer even if the task is cancelled (returns that error): the last commit needs the run."""
-        import asyncio
-
-        cancelled = None
-        stop = asyncio.ensure_future(asyncio.to_thread(self._session.stop_now, self._engine.life.stop_timeout))
-        while not stop.done():
-            try:
-                await asyncio.shield(stop)
-            except asyncio.CancelledError as error:
-                cancelled = error
-        stop.result()
-        return cancelled
+    def _stop(self) -> None:
+        self._session.stop_now(self._engine.life.stop_timeout)
 
     def _begin(self) -> None:
         """Take the consumer's messages from now on. Raises ConcurrentUseError during another run."""

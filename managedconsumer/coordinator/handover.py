@@ -327,13 +327,9 @@ class HandOver:
         ours = {topic for topic in {tp.topic for tp in share} if self._member.subscribed(topic)}
         for tp in share:
             if tp.topic not in ours:
-                log.error(
-                    "group %s: ignoring %s-%d: the leader assigned a topic that we did not subscribe to",
-                    self._group_id,
-                    line(tp.topic),
-                    tp.partition,
-                    extra=LogFields(self._group_id).of(event.generation, tp),
-                )
+                text = "group %s: ignoring %s-%d: the leader assigned a topic that we did not subscribe to"
+                fields = LogFields(self._group_id).of(event.generation, tp)
+                log.error(text, self._group_id, line(tp.topic), tp.partition, extra=fields)
         return [tp for tp in share if tp.topic in ours], bool(unknown)
 
     def _let_go(self, event: Assigned, share: Partitions) -> Steps[str | None]:

@@ -8,13 +8,12 @@ or a response that is too large means for each partition.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, Mapping, NamedTuple, Sequence, TypeAlias, cast
+from typing import Any, Mapping, NamedTuple, Sequence, TypeAlias
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.buffer import FetchBuffer, PartitionQueue
-from managedconsumer.fetch.refused import refused_batch
 from managedconsumer.fetch.request import FetchSession, Moved
 from managedconsumer.structs import ClusterSnapshot, TopicPartition
 from managedconsumer.wire.records import RecordChunk
@@ -422,12 +421,13 @@ class LeaderFetch:
         line = plan.separate()
         if line is None:
             return ()
+        from managedconsumer.fetch.refused import refused_batch
+
         queue = line.queue
         batch = refused_batch(queue.context, line.offset, error, self._limits.size_option)
         if batch is None:
             return None
-        # The buffer and the collector see the interface only.
-        self._buffer.accept(queue, line.version, cast("RecordChunk", batch))
+        self._buffer.accept(queue, line.version, batch)
         return [TooLarge(queue, batch.error)]
 
     def end(self, plan: fp.FetchPlan | None) -> None:

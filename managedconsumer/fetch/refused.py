@@ -1,6 +1,6 @@
 """Stands for a batch that was not received because it is larger than a response may be.
 
-It behaves as a chunk that begins with damage: the consumer delivers the messages before it, raises the error in the
+It is a chunk that begins with damage: the consumer delivers the messages before it, raises the error in the
 partition's turn and keeps the position before it; ``on_error`` decides, and the other partitions continue.
 """
 
@@ -11,63 +11,40 @@ from typing import Any
 from managedconsumer.errors import FrameTooLargeError, RecordTooLargeError
 from managedconsumer.wire.records import Message, PartitionContext
 from managedconsumer.wire.records import format as fmt
+from managedconsumer.wire.records._batches_py import Batch
+from managedconsumer.wire.records._records_py import RecordChunk
 
 
-class RefusedBatch:
-    """See ``managedconsumer.wire.records`` for the meaning of the names. Belongs to one thread at a time."""
+class RefusedBatch(RecordChunk):
+    """A chunk of one damaged batch, whose damage is the error. Belongs to one thread at a time."""
 
-    __slots__ = (
-        *("_next_offset", "_raised", "active", "context", "corrupt", "epochs", "error", "exhausted", "fetch_offset"),
-        *("last_leader_epoch", "nbytes", "needs_bytes", "next_fetch_offset", "position", "record_count"),
-        *("batch_bytes", "unpack_bytes"),
-    )
+    __slots__ = ("_next_offset", "error")
 
     def __init__(
         self, context: PartitionContext, fetch_offset: int, next_offset: int, error: RecordTooLargeError
     ) -> None:
         """``error`` has the batch's first offset; ``next_offset``: the position after the batch is skipped."""
-        self.context = context
-        self.fetch_offset = self.position = self.next_fetch_offset = fetch_offset
-        self._next_offset = next_offset
-        self.error = error
-        self._raised = self.exhausted = False
-        self.active = self.corrupt = True
-        self.record_count = self.nbytes = self.needs_bytes = self.batch_bytes = self.unpack_bytes = 0
-        self.last_leader_epoch = -1
-        self.epochs: list[tuple[int, int]] = []
+        super().__init__(context, b"", fetch_offset)
+        self._next_offset, self.error = next_offset, error
+        refused = Batch(0, 0, error.offset, 2)
+        refused.bad = str(error)
+        self._batches.append(refused)
+        self.corrupt = True
 
-    def __iter__(self) -> RefusedBatch:
-        return self
-
-    def __next__(self) -> Message:
-        self._raise()
-        raise StopIteration
-
-    def take(self, n: int, stop_offset: int | None = None, _max_bytes: int | None = None) -> list[Message]:
+    def take(self, n: int, stop_offset: int | None = None, max_bytes: int | None = None) -> list[Message]:
         """Raises RecordTooLargeError, unless the batch was skipped or is beyond ``stop_offset``."""
-        if n > 0 and (stop_offset is None or self.error.offset < stop_offset):
-            self._raise()
-        return []
+        beyond = stop_offset is not None and self.error.offset >= stop_offset
+        return super().take(0 if beyond else n, stop_offset, max_bytes)
 
-    def _raise(self) -> None:
-        if self.active and not self.exhausted:
-            self._raised = True
-            raise self.error.with_traceback(None)  # else the traceback would grow with every call
-
-    def again(self, _offset: int) -> None:
+    def again(self, offset: int) -> None:
         """None: there are no bytes to look at."""
 
-    def skip_corrupt(self) -> int:
-        """Move past the batch once it has raised; returns the new position."""
-        if self._raised:
-            self.exhausted = True
-            self.position = self.next_fetch_offset = max(self.position, self._next_offset)
-        return self.position
+    def _corrupt_error(self, reason: str) -> RecordTooLargeError:
+        self._raised = True
+        return self.error.with_traceback(None)  # else the traceback would grow with every call
 
-    def abandon(self, position: int) -> None:
-        """End the chunk; the position stays before the batch."""
-        self.active = False
-        self.position = position
+    def _after_corrupt(self, batch: Batch) -> int:
+        return self._next_offset
 
 
 def refused_batch(

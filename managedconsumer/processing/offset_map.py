@@ -24,6 +24,7 @@ from bisect import bisect_left
 from typing import Sequence
 
 from managedconsumer.values import NamedTuple
+from managedconsumer.wire.protocol.primitives import read_uvarint, uvarint
 
 #: The most metadata that Kafka's brokers take by default (``offset.metadata.max.bytes``).
 LIMIT = 4096
@@ -89,18 +90,12 @@ def encode(known: OffsetMap, base: int) -> str:
     unfinished = [offset for offset in known.unfinished if base <= offset < known.top]
     if known.top <= base or len(unfinished) == known.top - base:
         return ""
-    head = bytearray()
-    _put(head, 2 * (known.epoch + 1) + bool(known.log))
-    head += known.log
-    _put(head, known.top - base)
-    gaps = bytearray(head)
-    before = base
-    for offset in unfinished:
-        _put(gaps, offset - before)
-        before = offset + 1
-    found = {"g": _sealed(bytes(gaps), base)}
+    head = uvarint(2 * (known.epoch + 1) + bool(known.log), 64) + known.log + uvarint(known.top - base, 64)
+    before = [base - 1, *unfinished]
+    gaps = b"".join(uvarint(offset - last - 1, 64) for offset, last in zip(unfinished, before, strict=False))
+    found = {"g": _sealed(head + gaps, base)}
     if known.top - base <= 8 * _MOST_BYTES // 16:
-        found["b"] = _sealed(bytes(head) + _bitmap(unfinished, base, known.top), base)
+        found["b"] = _sealed(head + _bitmap(unfinished, base, known.top), base)
     for kind, raw in list(found.items()):
         found[kind.upper()] = zlib.compress(raw, 6)
     kind = min(found, key=lambda each: len(found[each]))
@@ -120,11 +115,11 @@ def decode(text: str, base: int) -> OffsetMap | None:
                 return None
         if raw[:_SUM_BYTES] != _sum_of(raw[_SUM_BYTES:], base):
             return None
-        epoch, place = _get(raw, _SUM_BYTES)
+        epoch, place = read_uvarint(raw, _SUM_BYTES, 64)
         epoch, has_log = epoch >> 1, epoch & 1
         end = place + has_log * _ID_BYTES
         log, place = raw[place:end], end
-        length, place = _get(raw, place)
+        length, place = read_uvarint(raw, place, 64)
         top = base + length
         unfinished = _of_bitmap(raw[place:], base) if text[1] in "bB" else _of_gaps(raw, place, base)
     except (ValueError, IndexError, zlib.error):
@@ -189,30 +184,10 @@ def shortened(known: OffsetMap, base: int, room: int) -> str:
     return best
 
 
-def _put(out: bytearray, number: int) -> None:
-    while number >= 0x80:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-
-
-def _get(raw: bytes, place: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = raw[place]
-        place += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, place
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number that is too long")
-
-
 def _of_gaps(raw: bytes, place: int, base: int) -> list[int]:
     unfinished: list[int] = []
     while place < len(raw):
-        gap, place = _get(raw, place)
+        gap, place = read_uvarint(raw, place, 64)
         base += gap
         unfinished.append(base)
         base += 1

@@ -7,7 +7,6 @@ a replay, a check, a copy. The next request is in flight while the caller proces
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Generator
 
@@ -25,6 +24,7 @@ from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.runtime.net.fetching import Sent, send_fetch
 from managedconsumer.structs import OffsetType, TopicPartition
+from managedconsumer.values import NamedTuple
 from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import RecordChunk
 
@@ -40,8 +40,7 @@ NO_BOUND = 1 << 40
 OnLost = Callable[[int, int], None]
 
 
-@dataclass(frozen=True)
-class RangeLimits:
+class RangeLimits(NamedTuple):
     """Limits of a range reader; sizes in bytes, ``max_wait_ms`` in milliseconds.
 
     ``patience`` is for how many seconds without any progress failures are retried (new leaders, lost connections,
@@ -59,15 +58,9 @@ class RangeLimits:
 
     def of_requests(self, max_bytes: int) -> fp.FetchLimits:
         """Return the limits of requests; ``max_bytes``: of a whole response."""
-        return fp.FetchLimits(
-            max_wait_ms=self.max_wait_ms,
-            partition_max_bytes=self.partition_max_bytes,
-            max_bytes=max_bytes,
-            isolation_level=self.isolation_level,
-            check_crcs=self.check_crcs,
-            max_batch_bytes=self.max_batch_bytes,
-            size_option=self.size_option,
-        )
+        given = self._asdict()
+        del given["patience"]
+        return fp.FetchLimits(**given, max_bytes=max_bytes)
 
 
 def fetch_range(

@@ -66,8 +66,9 @@ def test_it_is_raised_until_it_is_skipped() -> None:
         with pytest.raises(RecordTooLargeError):
             met.take(1)
     assert met.skip_corrupt() == 45
-    assert (met.position, met.next_fetch_offset, met.exhausted) == (45, 45, True)
+    assert (met.position, met.next_fetch_offset) == (45, 45)
     assert list(met) == []
+    assert met.exhausted
     assert met.take(10) == []
 
 
@@ -91,10 +92,21 @@ def test_who_does_not_come_to_it_does_not_meet_it(count: int, stop: int | None, 
         assert met.take(count, stop) == []
 
 
-def test_an_abandoned_one_raises_no_more() -> None:
+def test_a_call_that_was_interrupted_meets_it_again() -> None:
     met = _refused()
-    met.abandon(17)
-    assert (met.active, met.position) == (False, 17)
+    with pytest.raises(RecordTooLargeError):
+        met.take(1)
+    met.rewind(42)
+    assert met.skip_corrupt() == 42
+    with pytest.raises(RecordTooLargeError):
+        met.take(1)
+    assert met.skip_corrupt() == 45
+    assert met.again(42) is None
+
+
+def test_one_that_was_switched_off_raises_no_more() -> None:
+    met = _refused()
+    met.active = False
     assert list(met) == []
     assert met.take(1) == []
 

@@ -149,16 +149,19 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_no_line_about_a_group_or_a_partition_was_forgotten() -> None:
-    """In the source: a line whose text begins with a group, or names a partition, has ``extra=``."""
+    """In the source: a line whose text begins with a group, or names a partition, has ``extra=``, as ``tell`` does."""
     forgotten, found = [], 0
     for path in sorted((ROOT / "managedconsumer").rglob("*.py")):
         if {"cli", "testing", "spark"} & set(path.relative_to(ROOT).parts):  # a checkout may have such a name
             continue  # their readers are people
         source = path.read_text(encoding="utf-8")
-        if not re.search(r"group %s|%s-%d", source):
+        if not re.search(r"group %s|%s-%d|tell", source):
             continue  # to parse it takes long
         for node in ast.walk(ast.parse(source)):
-            if not (isinstance(node, ast.Call) and ast.unparse(node.func).startswith("log.")):
+            if not isinstance(node, ast.Call):
+                continue
+            found += ast.unparse(node.func).endswith((".tell", "tell_of"))
+            if not ast.unparse(node.func).startswith("log."):
                 continue
             text = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else ""
             # What tries a partition's brokers one by one says so for developers.

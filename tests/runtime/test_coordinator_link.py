@@ -47,7 +47,7 @@ def test_a_coordinator_that_refuses_connections_is_looked_up_anew_at_once(
 
 def test_a_coordinator_that_has_moved_is_found_at_its_new_address(link: CoordinatorLink, broker: MemoryBroker) -> None:
     """The metadata names the old one until it is refreshed, which nothing hurries if no partition is led there."""
-    assert _ask(link, "heartbeat")["error_code"] == 25
+    assert beat(link, "heartbeat", 2000) == UNKNOWN_MEMBER
     coordinator, cluster = link.broker, link._cluster
     assert coordinator is not None
     with socket.socket() as nobody:  # bound, but it does not listen
@@ -55,7 +55,7 @@ def test_a_coordinator_that_has_moved_is_found_at_its_new_address(link: Coordina
         moved = cluster.snapshot.brokers[coordinator.node_id]._replace(port=nobody.getsockname()[1])
         cluster.snapshot = cluster.snapshot._replace(brokers={**cluster.snapshot.brokers, moved.node_id: moved})
         link.lost("it has moved")
-        assert _ask(link, "commit")["error_code"] == 25
+        assert beat(link, "commit", 2000) == UNKNOWN_MEMBER
 
 
 def test_when_nothing_listens_anywhere_the_error_says_that_connections_are_refused(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -136,9 +136,7 @@ def test_a_chunk_of_nothing_but_an_end() -> None:
 def test_what_was_taken_has_to_be_fetched_again() -> None:
     """The chunk keeps nothing that it has handed out; a call that was interrupted goes back by a new fetch."""
     chunk = through()
-    next(chunk)
-    chunk.rewind(101)
-    assert [message.offset for message in chunk.take(3)] == [101, 102, 103]
+    assert [message.offset for message in chunk.take(3)] == [100, 101, 102]
     chunk.rewind(101)
     assert (chunk.position, chunk.active, next(chunk, None), chunk.take(9)) == (101, False, None, [])
 
@@ -176,7 +174,7 @@ def test_kinds_of_timestamps(kind: int, timestamp: int, expected: tuple[int, int
 def test_arrow() -> None:
     pytest.importorskip("pyarrow")
     columns = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers"]
-    built = chunk_to_columns(cast("RecordChunk", through()), columns=columns)
+    built = chunk_to_columns(through(), columns=columns)
     assert built.to_pylist() == chunk_to_columns(ours(), columns=columns).to_pylist()
     assert built.num_rows == COUNT
 

@@ -125,7 +125,7 @@ def test_memory_stays_in_proportion_to_the_frame() -> None:
         (b"\0\0\0\0\0", "it is cut short"),
         (b"\0\0\0\0\0\x1b\x00\x00", "1 bytes are left over"),
         (b"\0\0\0\0\0\x1b\x01\x09\x7fabc", "tagged field 9 claims 127 bytes where 3 are left"),
-        (b"\0\0\0\0\0\x1b\xff\xff\xff\xff\xff\x01", "a varint goes on beyond five bytes"),
+        (b"\0\0\0\0\0\x1b\xff\xff\xff\xff\xff\x01", "a varint goes on beyond 32 bits"),
         (b"\0\0\0\0\0\x1b\xff\xff\xff\xff\x7f", "a varint exceeds 32 bits"),
     ],
 )

@@ -222,13 +222,8 @@ class CoordinatorLink:
     def _find(self) -> BrokerInfo:
         broker = self._cluster.find_coordinator(self._group_id)
         if self._broker != broker:
-            log.info(
-                "group %s: the coordinator is broker %d (%s)",
-                self._group_id,
-                broker.node_id,
-                broker.address,
-                extra=LogFields(self._group_id)(),
-            )
+            tell = LogFields(self._group_id).tell
+            tell(log.info, "the coordinator is broker %d (%s)", broker.node_id, broker.address)
         self._broker = broker
         return broker
 
@@ -250,13 +245,7 @@ class CoordinatorLink:
         if broker is not None:
             self._cluster.drop_idle(broker)
         if broker is not None and not self._closed:
-            log.info(
-                "group %s: coordinator %s is lost: %s",
-                self._group_id,
-                broker.address,
-                reason,
-                extra=LogFields(self._group_id)(),
-            )
+            LogFields(self._group_id).tell(log.info, "coordinator %s is lost: %s", broker.address, reason)
 
     def interrupt(self, purpose: str) -> None:
         """Make the waiting requests of ``purpose`` fail; any thread. The coordinator stays known.

@@ -58,13 +58,8 @@ class StartPatience:
             return True
         if now >= self._tell_at:
             self._tell_at = now + _TELL_EVERY
-            log.warning(
-                "%s: start() has waited for %.0f s and waits for up to %.0f s: %s",
-                self._name,
-                waited,
-                self._seconds,
-                problem,
-            )
+            text = "%s: start() has waited for %.0f s and waits for up to %.0f s: %s"
+            log.warning(text, self._name, waited, self._seconds, problem)
         return False
 
     def call(self, ask: Callable[[], T], stopped: Callable[[], bool]) -> T:

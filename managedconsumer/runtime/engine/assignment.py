@@ -298,13 +298,8 @@ class Assignment:
             gone = f"offset {queue.state.position} of {queue.tp.topic}-{queue.tp.partition} is not in the log"
             self.ask_user(queue.tp, err.OffsetOutOfRangeError(f"{gone}, and {_SAY_WHERE}"))
             return
-        log.warning(
-            "%s-%d: offset %s is not in the log (any more); resetting to %s",
-            *queue.tp,
-            queue.state.position,
-            self.options.auto_offset_reset,
-            extra=self.log_fields(queue.tp),
-        )
+        text = "offset %s is not in the log (any more); resetting to %s"
+        self.log_fields.tell_of(queue.tp, log.warning, text, queue.state.position, self.options.auto_offset_reset)
         # Messages in flight came from the earlier log, and still count.
         self.collector.shelve()
         self.subscription.need_offset_reset(queue.tp, in_flight=True)
@@ -318,16 +313,9 @@ class Assignment:
         what = f"topic {queue.tp.topic!r} was deleted and created again (its id changed)"
         gone = f": offset {position} of partition {queue.tp.partition} means nothing any more"
         if self._begin_anew(queue, what if position is None else what + gone):
-            log.warning(
-                "%s: partition %d starts at %s instead of offset %d; old id %s, new id %s",
-                what,
-                queue.tp.partition,
-                self.options.auto_offset_reset,
-                position,
-                (old or b"").hex(),
-                (topic_id or b"").hex(),
-                extra=self.log_fields(queue.tp),
-            )
+            text = "%s: partition %d starts at %s instead of offset %d; old id %s, new id %s"
+            told = what, queue.tp.partition, self.options.auto_offset_reset, position
+            log.warning(text, *told, (old or b"").hex(), (topic_id or b"").hex(), extra=self.log_fields(queue.tp))
 
     def begin_anew(self, tp: TopicPartition, why: str) -> None:
         """Reset ``tp`` as for a new reader: its position belongs to another topic. ``why``: for the log."""
@@ -384,12 +372,8 @@ class Assignment:
             log.warning("%s Reading continues at %d", what, end_offset, extra=self.log_fields(tp))
             self.collector.go_on(queue, end_offset, epoch)
         else:
-            log.info(
-                "%s-%d: the log has changed from offset %d on; nothing of it was handed out",
-                *tp,
-                end_offset,
-                extra=self.log_fields(tp),
-            )
+            text = "the log has changed from offset %d on; nothing of it was handed out"
+            self.log_fields.tell_of(tp, log.info, text, end_offset)
             queue.restart()
         queue.last_epoch = epoch
         self.lock.notify_all()

@@ -12,6 +12,7 @@ from managedconsumer.clock import Deadline
 from managedconsumer.results import check_result
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.engine.user_code import blame, shown
+from managedconsumer.runtime.waiting.at_once import at_once
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import TopicPartition
 
@@ -61,15 +62,24 @@ class UserTask:
 
     def run(self) -> None:
         """Run it here; a coroutine runs in a new event loop. Raises the user's exceptions."""
+        at_once(self._run(inside=False))
+
+    async def run_async(self) -> None:
+        """Run it on the consuming event loop, which runs other tasks while a coroutine waits."""
+        await self._run(inside=True)
+
+    async def _run(self, *, inside: bool) -> None:
         try:
             if not self._begin():
                 return
             self._decided = True
             result = self._call()
-            if isinstance(result, Awaitable):
-                _run_awaitable(result, self._handler)
-            else:
+            if not isinstance(result, Awaitable):
                 check_result("the callback", result)
+            elif inside:
+                await _await(result)
+            else:
+                _run_awaitable(result, self._handler)
         except Exception as error:
             blame(error, self._where, self._fields())
             raise
@@ -92,23 +102,6 @@ class UserTask:
         else:
             self.started = self.begun = False
             self._again(self)
-
-    async def run_async(self) -> None:
-        """Run it on the consuming event loop, which runs other tasks while a coroutine waits."""
-        try:
-            if not self._begin():
-                return
-            self._decided = True
-            result = self._call()
-            if isinstance(result, Awaitable):
-                await _await(result)
-            else:
-                check_result("the callback", result)
-        except Exception as error:
-            blame(error, self._where, self._fields())
-            raise
-        finally:
-            self._end()
 
 
 async def _await(result: Awaitable[Any]) -> None:

@@ -115,7 +115,7 @@ class PositionWorker:
                         continue
                     if state.awaits(strategy):
                         # The epoch of the log's start is not that of the records before the position.
-                        log.info("%s-%d: starting at offset %d", *tp, answer.offset, extra=engine.log_fields(tp))
+                        engine.log_fields.tell_of(tp, log.info, "starting at offset %d", answer.offset)
                         engine.collector.go_on(engine.buffer.queues[tp], max(0, answer.offset))
                 engine.wake_all()
 

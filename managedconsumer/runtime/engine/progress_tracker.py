@@ -59,12 +59,12 @@ class ProgressTracker:
             self._tell(look, look.track.stuck_for(now))
 
     def _tell(self, look: SampledPartition, stuck_for: float) -> None:
-        said, sight, fields = look.track.alarm.look(stuck_for), look.sight, self._engine.log_fields(look.tp)
+        said, sight, tell_of = look.track.alarm.look(stuck_for), look.sight, self._engine.log_fields.tell_of
         if said == MOVES:
-            log.info("%s-%d: moves again", *look.tp, extra=fields)
+            tell_of(look.tp, log.info, "moves again")
         elif said == STANDS and look.state.active and sight.end is not None and sight.start is not None:
-            text = "%s-%d: has not moved for %.0f s: it is at offset %s, %d behind the end"
-            log.warning(text, *look.tp, stuck_for, sight.position, sight.end - sight.start, extra=fields)
+            text = "has not moved for %.0f s: it is at offset %s, %d behind the end"
+            tell_of(look.tp, log.warning, text, stuck_for, sight.position, sight.end - sight.start)
 
     def progress(self) -> dict[TopicPartition, PartitionProgress]:
         """Return the progress of each assigned partition, sorted."""

@@ -46,11 +46,7 @@ class ProcessingWatchdog:
             busy = self._engine.collector.has_in_flight() or self._engine.collector.in_flight.left_behind()
         if progress != self._seen or not (busy or self.waiting):
             if self.waiting:
-                log.info(
-                    "group %s: the user is back, joining again",
-                    self._engine.group_id,
-                    extra=self._engine.log_fields(),
-                )
+                self._engine.log_fields.tell(log.info, "the user is back, joining again")
                 self._engine.troubles.over(SOURCE)
             self._seen, self._since, self.waiting = progress, now, False
         elif not self.waiting and now - self._since > self._limit:

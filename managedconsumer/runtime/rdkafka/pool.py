@@ -12,7 +12,7 @@ ourselves, so that we handle these cases as without librdkafka.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
@@ -27,9 +27,6 @@ from managedconsumer.runtime.rdkafka import config as config
 from managedconsumer.runtime.rdkafka.chunk import RdkafkaChunk
 from managedconsumer.runtime.rdkafka.reader import Part, Reader, Reading, text_of
 from managedconsumer.structs import TopicPartition
-
-if TYPE_CHECKING:
-    from managedconsumer.wire.records import RecordChunk
 
 _KEY = (-1, 0)
 _TROUBLE = (FETCH, *_KEY)
@@ -183,8 +180,7 @@ class RdkafkaPool(FetchPool):
         if marks[0] >= 0:
             queue.state.log_start = marks[0]
         if chunk.next_fetch_offset > chunk.fetch_offset:
-            # The buffer and the collector see the interface only.
-            self._engine.buffer.accept(queue, reading.version, cast("RecordChunk", chunk))
+            self._engine.buffer.accept(queue, reading.version, chunk)
             reading.next_offset = chunk.next_fetch_offset
 
     def _take_error(self, reading: Reading, error: Any) -> bool:

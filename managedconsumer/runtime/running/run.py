@@ -20,6 +20,7 @@ from managedconsumer.partition_state import log_end
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.key_queues import KeyQueue, PartitionWork
 from managedconsumer.processing.offset_map import OffsetMap
+from managedconsumer.processing.pace import NotYet
 from managedconsumer.processing.values import Plan
 from managedconsumer.processing.work import Work
 from managedconsumer.processing.worker_slots import WorkerSlot
@@ -65,6 +66,10 @@ class Run:
         self.failure: tuple[Any, BaseException] | None = None
         #: True at the end: workers end.
         self.over = False
+        #: True if the workers are tasks of an event loop.
+        self.inside = False
+        #: True if an error cancels the worker, and not what the handler waited for.
+        self.is_cancelled: Callable[[BaseException], bool] = lambda _error: False
         #: Wakes so many waiting workers. The engine's lock is held; any thread may call it.
         self.notify: Callable[[int], None] = engine.work.notify
         #: Number of waiting workers.
@@ -284,6 +289,75 @@ class Run:
         finally:
             self.idle -= 1
 
+    # -- what the workers do: in threads nothing is awaited, see ``waiting.at_once`` -------------------------
+
+    async def hand_list(self, key_queue: KeyQueue) -> None:
+        """Call the handler with all of the key queue's messages as one list."""
+        calls, messages = self.calls, key_queue.running
+        raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
+        try:
+            wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
+            if wanted:
+                result = calls.handler(wanted)
+                calls.check("the handler", await result if self.inside else result, wanted[0])
+            key_queue.place = len(messages)
+        except BaseException as error:  # the user's code may raise anything
+            for message, (value, key) in zip(messages, raw, strict=False):
+                message.value, message.partition_key = value, key
+            await self.goes_on(key_queue, 0, len(messages), error)
+
+    async def goes_on(self, key_queue: KeyQueue, place: int, end: int, error: BaseException) -> bool:
+        """Handle the handler's ``error`` for these messages. True: they are dead, and the worker continues."""
+        messages = key_queue.running[place:end]
+        if self.is_cancelled(error):
+            raise error
+        if isinstance(error, NotYet):
+            key_queue.until, key_queue.failed = error.due, True
+        elif not self.calls.of_message(error):
+            self.fail(None, error)  # it ends the run, which raises it
+        elif not await self._not_ours(messages, error):
+            if self.work.again(key_queue, place, error):
+                key_queue.failed = True
+            elif await self._died(messages, error):
+                self._bury(key_queue, end)
+                return True
+        return False
+
+    async def _not_ours(self, messages: list[Any], error: BaseException) -> bool:
+        """See :meth:`Calls.not_ours`, which may wait for a broker."""
+        if not self.inside or self.calls.moved_on is None:
+            return self.calls.not_ours(messages, error)
+        import asyncio  # here: the import is slow, and few users consume from a loop
+
+        return await asyncio.to_thread(self.calls.not_ours, messages, error)
+
+    async def _died(self, messages: list[Any], error: BaseException) -> bool:
+        """Give these messages to ``on_dead``; False: there is none, or it raised, and the run ends."""
+        on_dead = self.calls.on_dead
+        for message in messages:
+            if on_dead is None:
+                self.fail(message, error)
+                return False
+            try:
+                result = on_dead(message, error)
+                if self.inside and hasattr(type(result), "__await__"):
+                    result = await result
+                self.calls.check("on_dead", result, message)
+            except BaseException as problem:  # it ends the run, which raises it
+                if self.is_cancelled(problem):
+                    raise
+                problem.__context__ = error
+                self.fail(None if isinstance(problem, UnusedResultError) else message, problem)
+                return False
+        return True
+
+    def _bury(self, key_queue: KeyQueue, place: int) -> None:
+        """Note that ``on_dead`` has taken the messages of ``key_queue`` up to ``place``."""
+        with self.engine.lock:
+            dead = place - key_queue.place
+            key_queue.place = place
+            self.work.note(key_queue, dead)
+
     # -- back from the workers ----------------------------------------------------------------------------
 
     def take_reports(self, slot: WorkerSlot) -> None:
@@ -311,23 +385,12 @@ class Run:
             slot.current = None
             self.engine.lock.notify_all()
 
-    def bury(self, key_queue: KeyQueue, place: int) -> None:
-        """Note that ``on_dead`` has taken the messages of ``key_queue`` up to ``place``."""
-        with self.engine.lock:
-            dead = place - key_queue.place
-            key_queue.place = place
-            self.work.note(key_queue, dead)
-
     def fail(self, message: Any, error: BaseException) -> None:
         """End the run because of ``error``; ``message``: the failed one, or None."""
         with self.engine.lock:
             if self.failure is None and not self._abandoned:
                 self.failure = message, error
             self.end()
-
-    def fail_dead(self, message: Any, problem: BaseException) -> None:
-        """End the run: ``on_dead`` has raised ``problem`` for ``message``, or returned an awaitable."""
-        self.fail(None if isinstance(problem, UnusedResultError) else message, problem)
 
     def end(self) -> None:
         """Start no more messages; running ones may finish."""

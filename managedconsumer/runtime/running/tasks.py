@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 from managedconsumer import errors as err
 from managedconsumer.processing.key_queues import KeyQueue
-from managedconsumer.processing.pace import NotYet
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.waiting import thread_ids
@@ -40,7 +39,9 @@ class TaskRun:
         self._tasks: list[asyncio.Task[None]] = []
         self._thread = run.engine.handler.ident()
         self._waiting: list[asyncio.Future[None]] = []
-        run.notify = self._notify
+        #: What is raised in the caller when it is to end without grace.
+        self.cancelled = asyncio.CancelledError
+        run.notify, run.is_cancelled, run.inside = self._notify, self._is_cancelled, True
         self._room = asyncio.Event()
         self._joining = False
 
@@ -89,6 +90,18 @@ class TaskRun:
         with self._engine.lock:
             return self._run.busy(None)
 
+    async def stop(self, stop: Callable[[], None]) -> BaseException | None:
+        """Stop the consumer even if the task is cancelled (returns that error): the last commit needs the run."""
+        asyncio, cancelled = self._asyncio, None
+        stopping = asyncio.ensure_future(asyncio.to_thread(stop))
+        while not stopping.done():
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError as error:
+                cancelled = error
+        stopping.result()
+        return cancelled
+
     async def join(self) -> None:
         """End the workers; cancel one that is stuck in the handler, and leave it behind if it does not end then."""
         self._run.finish()
@@ -117,7 +130,7 @@ class TaskRun:
                     key_queue = slot.current = slot.todo.popleft()
                     size = len(key_queue.running)
                     if slot.era == run.work.era and engine.handler.now() <= slot.until:
-                        await (self._list(key_queue) if run.lists else self._one_by_one(key_queue, slot))
+                        await (run.hand_list(key_queue) if run.lists else self._one_by_one(key_queue, slot))
                     slot.through.append(key_queue)
                     quick += size
                     if quick >= _TURN:
@@ -183,66 +196,9 @@ class TaskRun:
             raw = message.value, message.partition_key
             try:
                 if calls.deserialize is None or calls.deserialize(message):
-                    run.calls.check("the handler", await calls.handler(message), message)
+                    calls.check("the handler", await calls.handler(message), message)
                 key_queue.place = place + 1
             except BaseException as error:  # the user's code may raise anything
                 message.value, message.partition_key = raw
-                if not await self._goes_on(key_queue, place, place + 1, error):
+                if not await run.goes_on(key_queue, place, place + 1, error):
                     return
-
-    async def _list(self, key_queue: KeyQueue) -> None:
-        run, calls, messages = self._run, self._run.calls, key_queue.running
-        raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
-        try:
-            wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
-            if wanted:
-                run.calls.check("the handler", await calls.handler(wanted), wanted[0])
-            key_queue.place = len(messages)
-        except BaseException as error:  # the user's code may raise anything
-            for message, (value, key) in zip(messages, raw, strict=False):
-                message.value, message.partition_key = value, key
-            await self._goes_on(key_queue, 0, len(messages), error)
-
-    async def _goes_on(self, key_queue: KeyQueue, place: int, end: int, error: BaseException) -> bool:
-        """Handle the handler's ``error`` for these messages. True: they are dead, and the worker continues."""
-        run, messages = self._run, key_queue.running[place:end]
-        if self._is_cancelled(error):
-            raise error
-        if isinstance(error, NotYet):
-            key_queue.until, key_queue.failed = error.due, True
-        elif not run.calls.of_message(error):
-            run.fail(None, error)  # it ends the run, which raises it
-        elif not await self._not_ours(messages, error):
-            if run.work.again(key_queue, place, error):
-                key_queue.failed = True
-            elif await self._died(messages, error):
-                run.bury(key_queue, end)
-                return True
-        return False
-
-    async def _not_ours(self, messages: list[Any], error: BaseException) -> bool:
-        """See :meth:`Run.not_ours`, which may wait for a broker."""
-        run = self._run
-        if run.calls.moved_on is None:
-            return run.calls.not_ours(messages, error)
-        return await self._asyncio.to_thread(run.calls.not_ours, messages, error)
-
-    async def _died(self, messages: list[Any], error: BaseException) -> bool:
-        """Give these messages to ``on_dead``; False: there is none, or it raised, and the run ends."""
-        run, on_dead = self._run, self._run.calls.on_dead
-        for message in messages:
-            if on_dead is None:
-                run.fail(message, error)
-                return False
-            try:
-                result = on_dead(message, error)
-                if hasattr(type(result), "__await__"):
-                    result = await result
-                run.calls.check("on_dead", result, message)
-            except BaseException as problem:
-                if self._is_cancelled(problem):
-                    raise
-                problem.__context__ = error
-                run.fail_dead(message, problem)
-                return False
-        return True

@@ -8,9 +8,9 @@ from typing import Any, Callable
 from managedconsumer import errors as err
 from managedconsumer.clock import Deadline
 from managedconsumer.processing.key_queues import KeyQueue
-from managedconsumer.processing.pace import NotYet
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.run import Run
+from managedconsumer.runtime.waiting.at_once import at_once
 from managedconsumer.runtime.waiting.primitives import Worker
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,10 @@ _JOIN = 0.2
 
 
 class ThreadRun:
-    """One ``run()`` with threads or greenlets as workers."""
+    """One ``run()`` with threads or greenlets as workers. Its coroutines await nothing, see ``waiting.at_once``."""
+
+    #: What is raised in the caller when it is to end without grace.
+    cancelled: tuple[type[BaseException], ...] = ()
 
     def __init__(self, run: Run, decide_corrupt: Callable[[err.CorruptRecordError], None]) -> None:
         self._run = run
@@ -36,7 +39,7 @@ class ThreadRun:
         for number, slot in enumerate(self._run.slots):
             self._workers.append(self._engine.handler.spawn(f"run-{number}", self._work, slot))
 
-    def consume(self, look: Callable[[], None] = lambda: None) -> None:
+    async def consume(self, look: Callable[[], None] = lambda: None) -> None:
         """Take messages until a stop is wanted; call ``look`` now and then. Raises the error that ends the consumer."""
         run, engine = self._run, self._engine
         while not (run.work.ending or engine.life.end_wanted):
@@ -46,7 +49,7 @@ class ThreadRun:
                 self._decide_corrupt(error)
             look()
 
-    def drain(self, seconds: float) -> None:
+    async def drain(self, seconds: float) -> None:
         """Let running messages finish, for at most ``seconds``; no new ones start."""
         run, engine = self._run, self._engine
         run.end()
@@ -55,7 +58,12 @@ class ThreadRun:
             while run.busy(None) and not deadline.expired(engine.handler.now()):
                 engine.lock.wait(min(_NAP, deadline.remaining(engine.handler.now()) or 0.0))
 
-    def join(self) -> None:
+    async def stop(self, stop: Callable[[], None]) -> BaseException | None:
+        """Call ``stop``, which stops the consumer."""
+        stop()
+        return None
+
+    async def join(self) -> None:
         """Wait for the workers to end."""
         self._run.finish()
         deadline = Deadline(self._engine.handler.now(), _JOIN)
@@ -115,24 +123,9 @@ class ThreadRun:
                     place = key_queue.place = place + 1
                 return
             except BaseException as error:  # the user's code may raise anything
-                if not self._goes_on(key_queue, place, place + 1, error):
+                if not at_once(self._run.goes_on(key_queue, place, place + 1, error)):
                     return
                 place = key_queue.place
-
-    def _goes_on(self, key_queue: KeyQueue, place: int, end: int, error: BaseException) -> bool:
-        """Handle the handler's ``error`` for these messages. True: they are dead, and the worker continues."""
-        run, messages = self._run, key_queue.running[place:end]
-        if isinstance(error, NotYet):
-            key_queue.until, key_queue.failed = error.due, True
-        elif not run.calls.of_message(error):
-            run.fail(None, error)  # it ends the run, which raises it
-        elif not run.calls.not_ours(messages, error):
-            if run.work.again(key_queue, place, error):
-                key_queue.failed = True
-            elif self._died(messages, error):
-                run.bury(key_queue, end)
-                return True
-        return False
 
     def _deserialized(self, message: Any) -> Any:
         """Return the deserialized message for the handler; if that fails the message is unchanged."""
@@ -146,32 +139,5 @@ class ThreadRun:
         return None
 
     def _list(self, key_queue: KeyQueue, slot: WorkerSlot) -> None:
-        """Call the handler with all of the key queue's messages as one list."""
-        run, calls, messages = self._run, self._run.calls, key_queue.running
-        if run.work.era != slot.era or self._engine.handler.now() > slot.until:
-            return
-        raw = [(message.value, message.partition_key) for message in messages] if calls.deserialize else []
-        try:
-            wanted = [message for message in messages if calls.deserialize is None or calls.deserialize(message)]
-            if wanted:
-                run.calls.check("the handler", calls.handler(wanted), wanted[0])
-            key_queue.place = len(messages)
-        except BaseException as error:  # the user's code may raise anything
-            for message, (value, key) in zip(messages, raw, strict=False):
-                message.value, message.partition_key = value, key
-            self._goes_on(key_queue, 0, len(messages), error)
-
-    def _died(self, messages: list[Any], error: BaseException) -> bool:
-        """Give these messages to ``on_dead``; False: there is none, or it raised, and the run ends."""
-        run, on_dead = self._run, self._run.calls.on_dead
-        for message in messages:
-            if on_dead is None:
-                run.fail(message, error)
-                return False
-            try:
-                run.calls.check("on_dead", on_dead(message, error), message)
-            except BaseException as problem:  # it ends the run, which raises it
-                problem.__context__ = error
-                run.fail_dead(message, problem)
-                return False
-        return True
+        if self._run.work.era == slot.era and self._engine.handler.now() <= slot.until:
+            at_once(self._run.hand_list(key_queue))

@@ -116,19 +116,27 @@ class Handler(abc.ABC):
     @property
     def current(self) -> Callable[[], Any]:
         """Where greenlets consume: a function that gives the current one, at the least cost."""
-        return self.ident
+        function: Callable[[], Any] = import_module("gevent").getcurrent
+        return function
 
     @abc.abstractmethod
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
         """Run something that computes for long or blocks natively, without stopping other greenlets."""
 
-    @abc.abstractmethod
+    @property
+    def sockets(self) -> Any:
+        """The module of its sockets."""
+        import socket
+
+        return socket
+
     def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
         """Stream addresses of a host in the resolver's order; raises ``socket.gaierror``."""
+        return list(self.sockets.getaddrinfo(host, port, 0, self.sockets.SOCK_STREAM))
 
-    @abc.abstractmethod
     def socket(self, family: int, kind: int, proto: int) -> Any:
         """A new socket of this handler's kind (blocking or gevent's)."""
+        return self.sockets.socket(family, kind, proto)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -272,32 +280,21 @@ class ThreadingHandler(Handler):
     def may_wait(self) -> bool:
         return self.native or not green.in_hub()
 
-    @property
-    def current(self) -> Callable[[], Any]:
-        import gevent
-
-        function: Callable[[], Any] = gevent.getcurrent
-        return function
-
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
         pool = green.hub_threadpool()
         return fn(*args) if pool is None else green.in_pool(pool, fn, args)
-
-    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
-        import socket
-
-        return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
-
-    def socket(self, family: int, kind: int, proto: int) -> Any:
-        import socket
-
-        return socket.socket(family, kind, proto)
 
 
 class GEventHandler(Handler):
     """Greenlets, without any monkey patching."""
 
     name = "gevent"
+
+    @property
+    def sockets(self) -> Any:
+        from gevent import socket
+
+        return socket
 
     def __init__(self) -> None:
         """Raises MissingPackageError (an ImportError) that names the extra when gevent is missing."""
@@ -338,25 +335,8 @@ class GEventHandler(Handler):
     def may_wait(self) -> bool:
         return not green.in_hub()
 
-    @property
-    def current(self) -> Callable[[], Any]:
-        import gevent
-
-        function: Callable[[], Any] = gevent.getcurrent
-        return function
-
     def run_blocking(self, fn: Callable[..., T], *args: Any) -> T:
         return green.in_hub_pool(fn, args)
-
-    def getaddrinfo(self, host: str, port: int) -> list[tuple[Any, ...]]:
-        from gevent import socket
-
-        return list(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
-
-    def socket(self, family: int, kind: int, proto: int) -> Any:
-        from gevent import socket
-
-        return socket.socket(family, kind, proto)
 
 
 def default_handler(use_greenlets: bool = False) -> Handler:

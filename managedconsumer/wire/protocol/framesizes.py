@@ -8,7 +8,7 @@ Sources: LZ4 Frame Format 1.6, RFC 8878 (zstd), google/snappy's format descripti
 from __future__ import annotations
 
 import struct
-from typing import Callable
+from typing import Callable, Iterator
 
 _LZ4_MAGIC = 0x184D2204
 _ZSTD_MAGIC = 0xFD2FB528
@@ -39,18 +39,7 @@ def lz4_bound(data: memoryview, limit: int) -> tuple[int, bool]:
 
 def lz4_frames(data: memoryview) -> list[tuple[int, int]]:
     """(start, end) of each frame, without the skippable ones.  Raises BadFrameError."""
-    frames, position = [], 0
-    try:
-        while position < len(data):
-            start, (magic,) = position, _u32(data, position)
-            if magic & 0xFFFFFFF0 == _SKIPPABLE:
-                position += 8 + _u32(data, position + 4)[0]
-                continue
-            position = _lz4_frame(data, position + 4, _NO_LIMIT)[2]
-            frames.append((start, position))
-    except (struct.error, IndexError):
-        raise BadFrameError("it ends in the middle") from None
-    return frames
+    return [(start, end) for start, end, *_ in _frames(data, _NO_LIMIT, _LZ4_MAGIC, _lz4_frame)]
 
 
 def zstd_bound(data: memoryview, limit: int) -> tuple[int, bool]:
@@ -59,23 +48,33 @@ def zstd_bound(data: memoryview, limit: int) -> tuple[int, bool]:
 
 
 def _frames_bound(data: memoryview, limit: int, expected: int, read_frame: _FrameReader) -> tuple[int, bool]:
-    total, position, exact = 0, 0, True
     if not len(data):
         raise BadFrameError("it is empty")
+    total, exact = 0, True
+    for *_, size, frame_exact in _frames(data, limit, expected, read_frame):
+        total += size
+        exact = exact and frame_exact
+    return total, exact
+
+
+def _frames(
+    data: memoryview, left: int, expected: int, read_frame: _FrameReader
+) -> Iterator[tuple[int, int, int, bool]]:
+    """(start, end, size or bound, exact) of each frame, without the skippable ones, until ``left`` is used up."""
+    position = 0
     try:
-        while position < len(data) and total <= limit:
-            (magic,) = _u32(data, position)
+        while position < len(data) and left >= 0:
+            start, (magic,) = position, _u32(data, position)
             if magic & 0xFFFFFFF0 == _SKIPPABLE:
                 position += 8 + _u32(data, position + 4)[0]
                 continue
             if magic != expected:
                 raise BadFrameError("it does not begin with a frame")
-            size, frame_exact, position = read_frame(data, position + 4, limit - total)
-            total += size
-            exact = exact and frame_exact
+            size, exact, position = read_frame(data, position + 4, left)
+            left -= size
+            yield start, position, size, exact
     except (struct.error, IndexError):
         raise BadFrameError("it ends in the middle") from None
-    return total, exact
 
 
 def _lz4_frame(data: memoryview, position: int, limit: int) -> tuple[int, bool, int]:

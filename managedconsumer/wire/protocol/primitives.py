@@ -36,15 +36,14 @@ NUMBER_SIZES: Final = {kind: Struct(">" + code).size for kind, code in READ_FORM
 
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 _ONE_BYTE: Final = tuple(bytes((n,)) for n in range(128))
-_UNSIGNED_32_MAX: Final = 0xFFFFFFFF
 
 
-def uvarint(number: int) -> bytes:
+def uvarint(number: int, bits: int = 32) -> bytes:
     """An unsigned varint, low seven bits first."""
     if 0 <= number < 128:
         return _ONE_BYTE[number]
-    if not 0 <= number <= _UNSIGNED_32_MAX:
-        raise ValueError(f"{number} is no unsigned 32-bit number")
+    if number < 0 or number >> bits:
+        raise ValueError(f"{number} is no unsigned {bits}-bit number")
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)
@@ -53,8 +52,8 @@ def uvarint(number: int) -> bytes:
     return bytes(out)
 
 
-def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """An unsigned varint of at most five bytes and 32 bits."""
+def read_uvarint(buf: Buffer, pos: int, bits: int = 32) -> tuple[int, int]:
+    """An unsigned varint of at most so many bits."""
     number = shift = 0
     while True:
         byte = buf[pos]
@@ -63,10 +62,10 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
         if byte < 128:
             break
         shift += 7
-        if shift > 28:
-            raise Malformed("a varint goes on beyond five bytes")
-    if number > _UNSIGNED_32_MAX:
-        raise Malformed("a varint exceeds 32 bits")
+        if shift >= bits:
+            raise Malformed(f"a varint goes on beyond {bits} bits")
+    if number >> bits:
+        raise Malformed(f"a varint exceeds {bits} bits")
     return number, pos
 
 

@@ -6,6 +6,7 @@ import struct
 from typing import Iterable, Sequence
 
 from managedconsumer.values import NamedTuple
+from managedconsumer.wire.protocol.primitives import uvarint
 from managedconsumer.wire.records import compression
 from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.crc32c import crc32c
@@ -108,13 +109,7 @@ class _Varints(dict[int, bytes]):
     """Zigzag varints by number, as protobuf's sint64; the small ones, which come again and again, are kept."""
 
     def __missing__(self, number: int) -> bytes:
-        raw = number << 1 if number >= 0 else (-number << 1) - 1
-        out = bytearray()
-        while raw > 127:
-            out.append(raw & 127 | 128)
-            raw >>= 7
-        out.append(raw)
-        made = bytes(out)
+        made = uvarint(number << 1 if number >= 0 else (-number << 1) - 1, 64)
         if -65536 < number < 65536:
             self[number] = made
         return made

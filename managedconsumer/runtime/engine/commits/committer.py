@@ -365,13 +365,7 @@ class Committer:
             if not self._texts.says_less(result.refused, asked, self._metadata()):
                 break
         if result.error is None and result.committed:
-            log.debug(
-                "group %s: committed %d partitions (%s)",
-                engine.group_id,
-                len(result.committed),
-                commit.why,
-                extra=engine.log_fields(),
-            )
+            engine.log_fields.tell(log.debug, "committed %d partitions (%s)", len(result.committed), commit.why)
         self._end_finished(commit, result.error)
 
     # -- the life of the worker -------------------------------------------------------------------------
@@ -401,12 +395,7 @@ class Committer:
             commit.wait(max(0.0, until - engine.handler.now()))
         late = [commit for commit in waiting if not commit.done()]
         if late:
-            log.warning(
-                "group %s: %d commits were not through when the consumer stopped",
-                engine.group_id,
-                len(late),
-                extra=engine.log_fields(),
-            )
+            engine.log_fields.tell(log.warning, "%d commits were not through when the consumer stopped", len(late))
         give_up(late, engine.group_id, stopped())
 
     def join(self, timeout: float) -> None:
