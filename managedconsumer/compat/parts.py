@@ -299,7 +299,6 @@ class View:
         return self._brokers
 
     def broker(self, node_id: int) -> Broker | None:
-        """Return a broker by id, or None."""
         return self.brokers.get(node_id)
 
     def topic(self, name: str) -> Topic:
@@ -325,7 +324,6 @@ class View:
         raise self._offline(f"metadata of topic {name}")
 
     def update_topic(self, name: str) -> None:
-        """Fetch a topic's metadata."""
         raise self._offline(f"metadata of topic {name}")
 
     def _offline(self, what: str) -> err.IllegalStateError:
@@ -344,7 +342,6 @@ class FrozenView(View):
 
     @classmethod
     def of_partitions(cls, partitions: Iterable[TopicPartition]) -> FrozenView:
-        """Return a view in which only the partitions are known."""
         topics: dict[str, dict[int, PartitionInfo]] = {}
         for name, number in partitions:
             topics.setdefault(name, {})[number] = PartitionInfo(name, number, -1)

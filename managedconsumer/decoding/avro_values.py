@@ -46,8 +46,6 @@ class Known(NamedTuple):
 
 
 class AvroDecoder(Decoder):
-    """Decodes Avro."""
-
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
 

@@ -55,7 +55,6 @@ class ValueFormat:
 
 
 def missing(package: str, error: ImportError) -> MissingPackageError:
-    """Return the error for a package that is not installed."""
     return MissingPackageError(
         f"typed values need {package} ({error}): pip install '{package}', in Spark on the driver and the executors "
         "(what the extra 'managedconsumer[typed]' brings)"

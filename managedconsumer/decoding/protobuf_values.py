@@ -24,8 +24,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class ProtobufDecoder(Decoder):
-    """Decodes Protobuf."""
-
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
 

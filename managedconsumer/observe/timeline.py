@@ -42,7 +42,6 @@ class Gap(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Its length."""
         return self.end - self.start
 
 

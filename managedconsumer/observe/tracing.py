@@ -55,8 +55,6 @@ class Tracing:
             self._shared["messaging.consumer.group.name"] = group
 
     def around(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """``handler``, in a span each time it is called."""
-
         def traced(given: Any) -> Any:
             with self.span(given):
                 return handler(given)
@@ -64,8 +62,6 @@ class Tracing:
         return traced
 
     def around_async(self, handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
-        """The same for a coroutine function."""
-
         async def traced(given: Any) -> Any:
             with self.span(given):
                 return await handler(given)
@@ -114,7 +110,6 @@ class Tracing:
 
 
 def _place(message: Any) -> dict[str, Any]:
-    """The attributes of one message."""
     return {_TOPIC: message.topic, _PARTITION: str(message.partition_id), _OFFSET: message.offset}
 
 

@@ -124,7 +124,6 @@ class QueryMember:
 
     @property
     def saved(self) -> bool:
-        """True if everything that is finished is committed."""
         return all(self._committed.get(tp) == offset for tp, offset in self._unsaved.items())
 
     def committed(self, tp: TopicPartition) -> int | None:
@@ -192,7 +191,6 @@ class QueryMember:
         return carry_out(self._hand_over.elect(event), self._do)
 
     def take_over(self, event: ev.Assigned) -> str | None:
-        """Take over the assigned partitions."""
         if self._others is None and not event.is_leader:
             self._look_around()
         return carry_out(self._hand_over.take_over(event), self._do)
@@ -205,18 +203,15 @@ class QueryMember:
         """Do nothing: no record is handed out between two batches, and a commit checks the membership."""
 
     def observe(self, event: ev.Event) -> None:
-        """Log one line for each change."""
         self._log.observe(event, self.generation)
 
     # -- what the hand-over asks ------------------------------------------------------------------------
 
     @property
     def generation(self) -> Generation:
-        """The generation of the membership."""
         return self.member.generation
 
     def owned(self) -> list[TopicPartition]:
-        """Return the present assignment."""
         return sorted(self.positions)
 
     def current(self, generation: Generation) -> bool:
@@ -224,15 +219,12 @@ class QueryMember:
         return self.member.current(generation)
 
     def current_member(self, generation: Generation) -> bool:
-        """True while the member id is that of ``generation``."""
         return self.joined() and self.generation.member_id == generation.member_id
 
     def joined(self) -> bool:
-        """True while the query is a member of the group."""
         return self.member.joined
 
     def subscribed(self, topic: str) -> bool:
-        """True if the query reads ``topic``."""
         return self.view.wants(topic)
 
     def snapshot(self) -> ClusterSnapshot:

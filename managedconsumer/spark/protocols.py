@@ -25,7 +25,6 @@ class How(NamedTuple):
 
     @classmethod
     def of(cls, options: SourceOptions) -> How:
-        """Read the choice from the options."""
         return cls(options.group_protocol, tuple(options.assignor_names()))
 
     def instead(self, options: SourceOptions, error: err.ProtocolClientError) -> tuple[How, str] | None:
@@ -42,7 +41,6 @@ class How(NamedTuple):
         return None
 
     def negotiation(self, options: SourceOptions) -> Negotiation:
-        """Return the negotiation for a machine of this kind."""
         offered = [getattr(assignors, name)() for name in self.assignor_names]
         return Negotiation(offered, options.kafka.get("client.rack") or None, incremental=self.protocol == CONSUMER)
 
@@ -64,7 +62,6 @@ class How(NamedTuple):
         protocols: Callable[[], Sequence[tuple[str, bytes]]],
         topics: Callable[[], Sequence[str]],
     ) -> Membership | ConsumerGroupMembership:
-        """A machine for one life of a member."""
         if self.protocol != CONSUMER:
             return Membership(config, protocols, handler.random, handler.now)
         config = config._replace(

@@ -98,7 +98,6 @@ class StreamOffset:
     def _nested(
         self, tps: Iterable[TopicPartition], nested: dict[str, dict[str, list[int]]]
     ) -> dict[str, dict[str, list[int]]]:
-        """Add ``tps`` to ``nested``, and return it."""
         ranges, epochs = self.ranges, self.epochs
         last, parts = "", {}
         for tp in tps:

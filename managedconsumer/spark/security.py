@@ -92,7 +92,6 @@ class TokenProvider(NamedTuple):
         return cast("Callable[[], Token]", found)
 
     def __call__(self) -> Token:
-        """Return a token."""
         return self.load()()
 
 

@@ -181,7 +181,6 @@ class _Producer:
         return count
 
     def drop(self) -> None:
-        """Send nothing more."""
         self._inner.purge(blocking=False)
 
     def _put(self, topic: str | None, partition: int | None, value: Any, key: Any, headers: Any) -> None:
@@ -259,7 +258,6 @@ class ManagedKafkaWriter(spark.DataSourceArrowWriter):
         self._sink = Sink(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        """On an executor."""
         return self._sink.write(iterator)
 
 
@@ -271,5 +269,4 @@ class ManagedKafkaStreamWriter(getattr(spark, "DataSourceStreamArrowWriter", spa
         self._sink = Sink(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        """On an executor, for each batch."""
         return self._sink.write(iterator)

@@ -161,7 +161,6 @@ class TopicView:
         return self._logs.shown()
 
     def starts(self, tps: Collection[TopicPartition]) -> Offsets:
-        """Return where the logs begin."""
         if not tps:
             return {}
         began, begins = self.handler.now(), self._begins

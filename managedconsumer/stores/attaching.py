@@ -52,7 +52,6 @@ def attach(store: Fence, consumer: Any, group: str | None, own_id: str) -> Store
 
 
 def partitions_of(consumer: Any) -> list[TopicPartition]:
-    """Return the partitions of the consumer."""
     return sorted(TopicPartition(*each.key) for each in consumer.partitions.values())
 
 
@@ -83,7 +82,6 @@ class StoreClaimer:
             self.give_up(gone)
 
     def give_up(self, tps: Collection[TopicPartition]) -> None:
-        """The consumer has lost these partitions."""
         self._claimed.difference_update(tps)
         self._interrupted.difference_update(tps)
         self.store.give_up(self.group, tps)

@@ -63,7 +63,6 @@ class Dialect:
         return cursor
 
     def fetch(self, connection: Any, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """All rows that the statement gives."""
         cursor = self.run(connection, statement, values)
         found: list[tuple[Any, ...]] = cursor.fetchall()
         cursor.close()
@@ -85,12 +84,10 @@ class Dialect:
         connection.isolation_level = None
 
     def create(self, connection: Any) -> None:
-        """Make the missing tables."""
         for name, columns in self._tables.items():
             self.make(connection, name, columns)
 
     def make(self, connection: Any, name: str, columns: str) -> None:
-        """Make a table if it is missing."""
         self.run(connection, f"create table if not exists {name} ({columns}){self.layout}")
 
     def begin(self, connection: Any) -> None:

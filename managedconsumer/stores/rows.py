@@ -117,7 +117,6 @@ def with_topic(owner: str, topic: str) -> str:
 
 
 def shown_of(tps: Iterable[TopicPartition]) -> str:
-    """``orders-0, orders-1``."""
     return ", ".join(f"{topic}-{number}" for topic, number in tps)
 
 

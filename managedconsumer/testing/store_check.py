@@ -102,7 +102,6 @@ class _Walk:
         self.lines = 0
 
     def close(self) -> None:
-        """Close all stores."""
         for member in self.members:
             close_store(member.store)
 
@@ -220,7 +219,6 @@ class _Walk:
         self.story.append(line)
 
     def go(self, steps: int) -> None:
-        """The whole walk."""
         of_owners: list[Any] = [
             *(self._store, self._store, self._fail, self._crash, self._claim_during_transaction, self._claim_late),
             *(self._claim_partly_late, self._claim_twice_in_one, *([] if self.keep is None else [self._lose])),
@@ -519,8 +517,6 @@ class _Walk:
 
 
 class _Call:
-    """A call in its own thread."""
-
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._outcome: Any = None
@@ -536,7 +532,6 @@ class _Call:
         self.done.set()
 
     def result(self) -> Any:
-        """Return the result; raise the exception of the call."""
         if not self.done.wait(_FOR_EVER):
             raise StoreCheckError(f"a call has not come back within {_FOR_EVER:.0f} s")
         if self._error is not None:

@@ -51,7 +51,6 @@ class Chains:
         self._settled = ""
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions with claims."""
         names = self.objects.names
         return sorted(
             TopicPartition(topic, int(number))
@@ -174,7 +173,6 @@ class Chains:
             yield claims
 
     def _walk(self, tp: TopicPartition, position: int) -> Iterator[Claim]:
-        """Yield the claims from ``position`` on."""
         while (claim := self._read(tp, position)) is not None:
             yield claim
             position = claim.stop

@@ -139,7 +139,6 @@ class NodeCluster:
     # -- looking ------------------------------------------------------------------------------------------------
 
     def chosen(self, node: int | None) -> list[Node]:
-        """One node, or all."""
         if node is None:
             return list(self.nodes.values())
         if node not in self.nodes:
@@ -147,11 +146,9 @@ class NodeCluster:
         return [self.nodes[node]]
 
     def awake(self) -> list[Node]:
-        """The nodes that run and are not paused."""
         return [node for node in self.nodes.values() if node.is_alive() and not node.paused]
 
     def any_port(self) -> int:
-        """Return the port of a node that is awake."""
         awake = self.awake()
         if not awake:
             raise DevBrokerError("no node of the dev broker is running")

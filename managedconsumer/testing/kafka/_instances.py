@@ -34,8 +34,6 @@ def state_dir() -> Path:
 
 @dataclass(frozen=True)
 class InstanceNode:
-    """One process of an instance."""
-
     node_id: int
     pid: int
     port: int
@@ -55,7 +53,6 @@ class Instance:
 
     @classmethod
     def of(cls, broker: DevBroker) -> Instance:
-        """Describes a broker that runs."""
         nodes = [
             InstanceNode(n, broker.pid(n) or 0, broker.port_of(n), str(broker.log_path(n))) for n in broker.node_ids
         ]
@@ -74,7 +71,6 @@ class Instance:
         return self.home in (command_of(node.pid) or "")
 
     def answers(self, node: InstanceNode) -> bool:
-        """Whether a Kafka broker answers on the node's port."""
         return self.is_alive(node) and _admin.speaks_kafka(node.port)
 
     def state(self) -> str:

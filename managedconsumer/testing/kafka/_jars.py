@@ -135,7 +135,6 @@ def _repository() -> str:
 
 
 def repository_name() -> str:
-    """Return the repository's name for messages."""
     mirror = os.environ.get(_MIRROR)
     return f"the mirror {without_login(mirror)} (MANAGEDCONSUMER_MAVEN_REPOSITORY)" if mirror else "Maven Central"
 

@@ -47,8 +47,6 @@ _FAST_ELECTION = {
 
 @dataclass
 class NodeConfig:
-    """One node's ports and directories."""
-
     node_id: int
     home: Path
     ports: dict[str, int] = field(default_factory=dict)  # by listener name, CONTROLLER included
@@ -76,7 +74,6 @@ def cluster_uuid() -> str:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: TIME_WAIT is no obstacle
         try:

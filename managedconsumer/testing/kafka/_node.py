@@ -40,7 +40,6 @@ class Node:
 
     @property
     def port(self) -> int:
-        """The port for clients."""
         return self.config.ports["PLAINTEXT"]
 
     def launch(self, command: list[str], keep_open: Sequence[int] = ()) -> None:

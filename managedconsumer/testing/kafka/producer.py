@@ -71,8 +71,6 @@ def encode_plain(
 
 
 class _Sent(NamedTuple):
-    """A batch on its way."""
-
     connection: Connection
     correlation_id: int
     tp: TopicPartition

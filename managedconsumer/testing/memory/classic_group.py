@@ -50,7 +50,6 @@ class ClassicGroup(Group):
     # -- questions ------------------------------------------------------------------------------------
 
     def accepts(self, member_id: str, generation: int) -> bool:
-        """Return whether a commit by this member of this generation is valid."""
         return member_id in self.members and generation == self.generation
 
     def check(self, body: Body, generation: int | None) -> int:
@@ -273,7 +272,6 @@ class ClassicGroup(Group):
                 waiting({"error_code": code, "assignment": b""})
 
     def heartbeat(self, body: Body) -> int:
-        """Error code."""
         code = self.check(body, body["generation_id"])
         if code:
             return code

@@ -84,18 +84,15 @@ class ModernGroup(Group):
 
     @property
     def settled(self) -> bool:
-        """True if all members have their targets."""
         return not self.assigning and all(
             m.epoch in (self.epoch, _LEAVE_STATIC) and m.assigned == m.target for m in self.members.values()
         )
 
     def accepts(self, member_id: str, generation: int) -> bool:
-        """Return whether a commit by this member in this epoch is valid."""
         member = self.members.get(member_id)
         return member is not None and member.epoch == generation
 
     def is_only(self, instance: str | None) -> bool:
-        """Whether the static member ``instance`` is all that the group has."""
         return instance is not None and {member.instance for member in self.members.values()} == {instance}
 
     def _of_instance(self, instance: str | None) -> ModernMember | None:
@@ -104,7 +101,6 @@ class ModernGroup(Group):
     # -- the heartbeat --------------------------------------------------------------------------------
 
     def heartbeat(self, body: Body) -> dict[str, Any]:
-        """ConsumerGroupHeartbeat."""
         epoch, owned = body["member_epoch"], self._named(body.get("topic_partitions"))
         if epoch in (_LEAVE, _LEAVE_STATIC):
             return self._leave(body, epoch)
@@ -294,7 +290,6 @@ class ModernGroup(Group):
 
 
 def topic_id(name: str) -> bytes:
-    """The id of a topic."""
     return name.encode().ljust(16, b".")
 
 

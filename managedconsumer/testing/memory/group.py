@@ -45,7 +45,6 @@ class Group:
             self._end(member, "expelled")
 
     def begin_sessions(self, delay: float = 0.0) -> None:
-        """Restart all sessions, in ``delay`` seconds."""
         for member in self.members.values():
             member.deadline = self._now() + delay + member.session
 

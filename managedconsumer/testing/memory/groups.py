@@ -98,13 +98,11 @@ class Groups:
         return {} if found is None else found.committed
 
     def forget_topics(self) -> None:
-        """Forget the committed offsets of topics that were deleted."""
         there = self._topics.everything()
         for group in self.known.values():
             group.committed = {tp: offset for tp, offset in group.committed.items() if tp in there}
 
     def members(self, name: str) -> list[str]:
-        """The ids of the members."""
         found = self.known.get(name)
         return [] if found is None else list(found.members)
 
@@ -117,7 +115,6 @@ class Groups:
     # -- classic members ------------------------------------------------------------------------------
 
     def join(self, request: Request, answer: Reply) -> None:
-        """JoinGroup."""
         version, body = request.version, request.body
         code = _refuse_join(body)
         if not code and body["member_id"] and body["group_id"] not in self.known:
@@ -142,7 +139,6 @@ class Groups:
         group.join(body, lambda response: answer(_join_answer(version, body, response)))
 
     def sync(self, request: Request, answer: Reply) -> None:
-        """SyncGroup."""
         body = request.body
         group = self.known.get(body["group_id"])
         nameless = body.get("protocol_type") is None or body.get("protocol_name") is None
@@ -157,14 +153,12 @@ class Groups:
         answer({"error_code": code, "assignment": b""})
 
     def heartbeat(self, request: Request) -> dict[str, Any]:
-        """Heartbeat."""
         group = self.known.get(request.body["group_id"])
         if isinstance(group, ClassicGroup):
             return {"error_code": group.heartbeat(request.body)}
         return {"error_code": codes.UNKNOWN_MEMBER_ID if request.body["group_id"] else codes.INVALID_GROUP_ID}
 
     def leave(self, request: Request) -> dict[str, Any]:
-        """LeaveGroup."""
         body = request.body
         leaving = body["members"] or [{"member_id": body["member_id"], "group_instance_id": None}]
         group = self.known.get(body["group_id"])
@@ -184,7 +178,6 @@ class Groups:
     # -- KIP-848 members ------------------------------------------------------------------------------
 
     def modern_heartbeat(self, request: Request) -> dict[str, Any]:
-        """ConsumerGroupHeartbeat."""
         body = request.body
         wrong = _wrong_heartbeat(request.version, body)
         if wrong is not None:

@@ -166,7 +166,6 @@ class Log:
 
 
 def is_transactional(data: bytes) -> bool:
-    """True for a batch of a transaction."""
     return len(data) >= _SMALLEST and bool(_ABOUT.unpack_from(data, _ABOUT_AT)[0] & fmt.TRANSACTIONAL)
 
 

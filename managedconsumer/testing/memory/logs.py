@@ -60,11 +60,9 @@ class Topics:
         return logs[partition] if 0 <= partition < len(logs) else None
 
     def everything(self) -> dict[TopicPartition, Log]:
-        """Every partition."""
         return {TopicPartition(t, n): log for t, logs in self.logs.items() for n, log in enumerate(logs)}
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Every partition's end."""
         return {tp: log.end for tp, log in self.everything().items()}
 
     def id_of(self, name: str) -> bytes:
@@ -112,7 +110,6 @@ class Topics:
         return {"error_code": code, "name": name, "topic_id": self.id_of(name), "partitions": parts}
 
     def create_topics(self, request: Request) -> dict[str, Any]:
-        """CreateTopics."""
         made = []
         make = self.refuse_new if request.body["validate_only"] else self.create
         for entry in request.body["topics"]:
@@ -149,8 +146,6 @@ class Topics:
         return {"responses": per_partition(topics, take, asked="partition_data", told="partition_responses")}
 
     def delete_records(self, request: Request) -> dict[str, Any]:
-        """DeleteRecords."""
-
         def delete(topic: str, part: Body) -> dict[str, Any]:
             number = part["partition_index"]
             log, code = self._led(request.node, topic, number)
@@ -163,7 +158,6 @@ class Topics:
         return {"topics": per_partition(request.body["topics"], delete)}
 
     def list_offsets(self, request: Request) -> dict[str, Any]:
-        """ListOffsets."""
         committed = request.body["isolation_level"] == _READ_COMMITTED
 
         def look_up(topic: str, part: Body) -> dict[str, Any]:
@@ -176,8 +170,6 @@ class Topics:
         return {"topics": per_partition(request.body["topics"], look_up)}
 
     def epochs(self, request: Request) -> dict[str, Any]:
-        """OffsetForLeaderEpoch."""
-
         def end_of(topic: str, part: Body) -> dict[str, Any]:
             log, code = self._led(request.node, topic, part["partition"], part["current_leader_epoch"])
             epoch, end = (-1, -1) if log is None else log.end_of(part["leader_epoch"])

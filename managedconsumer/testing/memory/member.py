@@ -85,7 +85,6 @@ def protocols_of(body: Body) -> list[tuple[str, bytes]]:
 
 
 def offsets_in(body: Body) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets of an OffsetCommit."""
     return {
         TopicPartition(topic["name"], part["partition_index"]): OffsetAndMetadata(
             part["committed_offset"], part["committed_metadata"] or "", part.get("committed_leader_epoch", -1)
@@ -96,7 +95,6 @@ def offsets_in(body: Body) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def join_error(code: int, member_id: str) -> dict[str, Any]:
-    """The answer to a join that is refused."""
     return {
         "error_code": code,
         "generation_id": -1,

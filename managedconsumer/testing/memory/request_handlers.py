@@ -102,12 +102,10 @@ class RequestHandlers:
         self._faults.append(fault)
 
     def clear_faults(self) -> None:
-        """Cancel all rules."""
         for fault in self._faults:
             fault.cancel()
 
     def fault_of(self, api: Api, body: Body) -> Fault | None:
-        """Return the rule for a request, or None."""
         found = next((fault for fault in self._faults if fault.meets(api, body)), None)
         self._faults = [fault for fault in self._faults if fault.times != 0]
         return found

@@ -118,11 +118,9 @@ class Server:
 
     @staticmethod
     def now() -> float:
-        """Monotonic seconds."""
         return time.monotonic()
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Run ``call`` in ``seconds``."""
         heapq.heappush(self._timers, (self.now() + seconds, next(self._numbers), call))
 
     def open(self, node: int, port: int) -> int:
@@ -142,7 +140,6 @@ class Server:
         self.disconnect_all(node)
 
     def disconnect_all(self, node: int | None = None) -> None:
-        """Close all connections, or those to one node."""
         for peer in list(self._peers):
             if node in (None, peer.node):
                 self.close(peer)
@@ -270,7 +267,6 @@ class Server:
             self._selector.modify(peer.sock, wanted, key.data)
 
     def close(self, peer: Peer) -> None:
-        """Close one connection."""
         if peer.open:
             peer.open = False
             self._peers.discard(peer)

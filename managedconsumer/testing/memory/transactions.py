@@ -42,7 +42,6 @@ class _Producer:
 
     @property
     def open(self) -> bool:
-        """True while a transaction is open."""
         return bool(self.partitions or self.groups)
 
 
@@ -57,7 +56,6 @@ class Coordinator:
         self._producers = 0
 
     def new_producer(self) -> int:
-        """Return an id that no other producer has."""
         self._producers += 1
         return self._producers
 
@@ -98,7 +96,6 @@ class Coordinator:
         return {"results_by_topic_v3_and_below": per_partition(body["topics"], told, told="results_by_partition")}
 
     def add_offsets(self, request: Request) -> dict[str, Any]:
-        """AddOffsetsToTxn."""
         found, code = self._check(request, request.body)
         if found is not None:
             self._add(found, found.groups, [request.body["group_id"]])
