@@ -37,6 +37,7 @@ from managedconsumer.wire.records import Message, PartitionContext
 from managedconsumer.wire.records.encode import Record, encode_batch
 
 Self = TypeVar("Self", bound="MemoryBroker")
+T = TypeVar("T")
 _S = schemas
 _PROTOCOLS = ("classic", "consumer")
 
@@ -143,7 +144,7 @@ class MemoryBroker:
         ports = dict.fromkeys(self._ports, self._port) if self._quirks.one_address else {**self._ports, 1: self._port}
         return [{"node_id": node, "host": "127.0.0.1", "port": ports[node]} for node in self._nodes.up]
 
-    def _do(self, work: Callable[[], Any]) -> Any:
+    def _do(self, work: Callable[[], T]) -> T:
         return work() if self._server is None else self._server.call(work)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
@@ -214,9 +215,7 @@ class MemoryBroker:
         """:meth:`produce` with further arguments for ``encode_batch``."""
         stamp = int(time.time() * 1000) if timestamp is None else timestamp
         records = [value if isinstance(value, Record) else Record(value, key, stamp, headers) for value in values]
-        result: list[tuple[int, int]] = self._do(
-            lambda: [self._append(topic, each, partition, how) for each in records]
-        )
+        result = self._do(lambda: [self._append(topic, each, partition, how) for each in records])
         self._do(self._wake)
         return result
 
@@ -235,7 +234,7 @@ class MemoryBroker:
         was aborted. ``with broker.transaction() as transaction:`` commits at the end, or aborts after an exception.
         """
         coordinator = self._handlers.transactions
-        number: int = self._do(coordinator.new_producer)
+        number = self._do(coordinator.new_producer)
         how = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
         return Transaction(
             lambda topic, values, options: self._write(topic, values, how, **options),
@@ -244,8 +243,7 @@ class MemoryBroker:
 
     def end_offsets(self) -> dict[TopicPartition, int]:
         """The next offset of every partition."""
-        found: dict[TopicPartition, int] = self._do(self._topics.ends)
-        return found
+        return self._do(self._topics.ends)
 
     def messages(self, topic: str, partition: int | None = None, *, committed: bool = False) -> list[Message]:
         """Return the messages of a topic (or of one partition), by partition and offset, written by any client.
@@ -257,14 +255,13 @@ class MemoryBroker:
         self._log(topic, partition)
         numbers = range(len(self._topics.logs[topic])) if partition is None else [partition]
         logs = [(number, self._log(topic, number)) for number in numbers]
-        found: list[Message] = self._do(
+        return self._do(
             lambda: [
                 message
                 for number, log in logs
                 for message in log.messages(PartitionContext(topic, number, None), committed=committed)
             ]
         )
-        return found
 
     def _log(self, topic: str, partition: int | None) -> Log:
         """A partition (None: the first one); raises ConfigurationError for one that does not exist."""
@@ -283,15 +280,11 @@ class MemoryBroker:
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The group's committed (next) offsets; empty for a group that does not exist."""
-        found: dict[TopicPartition, int] = self._do(
-            lambda: {tp: found.offset for tp, found in self._handlers.groups.committed(group).items()}
-        )
-        return found
+        return self._do(lambda: {tp: found.offset for tp, found in self._handlers.groups.committed(group).items()})
 
     def members(self, group: str) -> list[str]:
         """The ids of the group's members."""
-        found: list[str] = self._do(lambda: self._handlers.groups.members(group))
-        return found
+        return self._do(lambda: self._handlers.groups.members(group))
 
     def evict(self, group: str, member_id: str | None = None) -> None:
         """Expel a member (None: all of them), as when its session has expired."""
@@ -318,8 +311,7 @@ class MemoryBroker:
 
     def coordinator(self, group: str) -> int:
         """The node that coordinates a group."""
-        found: int = self._do(lambda: self._nodes.coordinator(group))
-        return found
+        return self._do(lambda: self._nodes.coordinator(group))
 
     def move_coordinator(self, group: str, node: int | None = None) -> None:
         """Another node coordinates the group (None: the next one). Raises ConfigurationError for an unknown node."""
@@ -387,9 +379,9 @@ class MemoryBroker:
         elif not fault.drop:
             self._after(fault.seconds, lambda: self._admit(peer, header, body, answer))
         elif fault.handled:
-            self._admit(peer, header, body, lambda _answer: self._hang_up(peer))
+            self._admit(peer, header, body, lambda _answer: peer.close())
         else:
-            self._hang_up(peer)
+            peer.close()
 
     def _admit(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
         login: Login = peer.login or Login(self._users)
@@ -399,11 +391,11 @@ class MemoryBroker:
         elif header.api is _S.SASL_AUTHENTICATE:
             said = login.authenticate(body)
             if said is None:
-                self._hang_up(peer)
+                peer.close()
             else:
                 answer(said)
         elif not login.done and header.api is not _S.API_VERSIONS:
-            self._hang_up(peer)  # as Kafka does
+            peer.close()  # as Kafka does
         else:
             self._at = peer.node
             if header.api is _S.FETCH:
@@ -413,10 +405,6 @@ class MemoryBroker:
                 self._handle(header, body, answer)
             else:
                 answer(refused)
-
-    def _hang_up(self, peer: Peer) -> None:
-        if self._server is not None:
-            self._server.close(peer)
 
     def _handle(self, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
         request = _request(self._at, header, body)
