@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from pathlib import Path
 from managedconsumer.testing.kafka import _admin
 from managedconsumer.testing.kafka._data_lock import DataLock
 from managedconsumer.testing.kafka._errors import DataDirError, DevBrokerError
-from managedconsumer.testing.kafka._jars import Progress, locked, parse_version, quiet
+from managedconsumer.testing.kafka._jars import Progress, locked, parse_version, quiet, user_dir
 from managedconsumer.testing.kafka._node import check_writable
 from managedconsumer.testing.kafka._owned import NotOurs, check_owned
 from managedconsumer.testing.kafka._processes import command_of, stop_foreign
@@ -24,12 +23,7 @@ _STATUS = "status.json"
 
 
 def state_dir() -> Path:
-    """``$MANAGEDCONSUMER_STATE``, else ``managedconsumer`` in ``$XDG_STATE_HOME`` or in ``~/.local/state``."""
-    own = os.environ.get("MANAGEDCONSUMER_STATE")
-    if own:
-        return Path(own).expanduser().absolute()
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base).expanduser().absolute() if base else Path.home() / ".local" / "state") / "managedconsumer"
+    return user_dir("MANAGEDCONSUMER_STATE", "XDG_STATE_HOME", "~/.local/state").absolute()
 
 
 @dataclass(frozen=True)
@@ -187,10 +181,12 @@ def ensure_running(
     properties: Mapping[str, str] | None = None,
     progress: Progress = quiet,
     fresh: bool = False,
-) -> tuple[Instance, bool]:
-    """The running instance, and whether it was started by this call; it goes on when this process ends.
+    foreground: bool = False,
+) -> tuple[Instance, DevBroker | None]:
+    """The running instance, and the broker that this call has started (None: it ran already).
 
-    ``port`` 0 takes whatever port a running instance has.  Raises :class:`DevBrokerError` and its subclasses.
+    The broker goes on when this process ends, unless it is in the ``foreground``. ``port`` 0 takes whatever port a
+    running instance has. Raises :class:`DevBrokerError` and its subclasses.
     """
     home = home_of(kafka_version, brokers)
     if not home.exists():
@@ -200,15 +196,16 @@ def ensure_running(
         if found is not None:
             state = found.state()
             if state == "running":
-                if port not in (0, found.nodes[0].port) or fresh or properties:
+                if foreground or port not in (0, found.nodes[0].port) or fresh or properties:
                     raise DevBrokerError(
                         f"Kafka {kafka_version} already runs at {found.bootstrap}, with a port, settings and data "
                         "of its own. Stop it first: managedconsumer broker stop"
                     )
-                return found, False
+                return found, None
             found.stop()  # what is left of it
         broker = prepare(kafka_version, brokers, port, properties or {}, progress, fresh).start()
         started = Instance.of(broker)
         started.save()
-        broker.detach()
-    return started, True
+        if not foreground:
+            broker.detach()
+    return started, broker

@@ -29,6 +29,7 @@ from managedconsumer.testing.kafka._owned import NotOurs, check_owned, own_direc
 
 TESTED_VERSIONS = ("4.4.0", "3.9.2")
 DEFAULT_VERSION = TESTED_VERSIONS[0]
+_TESTED = " and ".join(TESTED_VERSIONS)
 _OLDEST = (3, 5, 0)  # the first whose combined KRaft mode and storage tool behave as the dev broker expects
 _SCALA = "2.13"
 _MANIFEST = "manifest.json"
@@ -73,26 +74,26 @@ class KafkaVersion:
 def parse_version(text: str) -> KafkaVersion:
     """Raises :class:`UnknownKafkaVersionError` for what cannot be a usable release."""
     match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", text)
-    tested = " and ".join(TESTED_VERSIONS)
     if match is None:
-        raise UnknownKafkaVersionError(f"{text!r} is not an Apache Kafka version; tested ones are {tested}.")
+        raise UnknownKafkaVersionError(f"{text!r} is not an Apache Kafka version; tested ones are {_TESTED}.")
     numbers = (int(match.group(1)), int(match.group(2)), int(match.group(3)))
     if numbers < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         raise UnknownKafkaVersionError(
             f"Apache Kafka {text} is too old for the dev broker, which runs without ZooKeeper: "
-            f"use {oldest} or newer (tested ones are {tested})."
+            f"use {oldest} or newer (tested ones are {_TESTED})."
         )
     return KafkaVersion(text, numbers)
 
 
+def user_dir(own: str, base: str, default: str) -> Path:
+    """The directory in the variable ``own``, else ``managedconsumer`` in the one in ``base``, or in ``default``."""
+    named, parent = os.environ.get(own), os.environ.get(base) or default
+    return Path(named).expanduser() if named else Path(parent).expanduser() / "managedconsumer"
+
+
 def cache_dir() -> Path:
-    """``$MANAGEDCONSUMER_CACHE``, else ``managedconsumer`` in ``$XDG_CACHE_HOME`` or in ``~/.cache``."""
-    own = os.environ.get("MANAGEDCONSUMER_CACHE")
-    if own:
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "managedconsumer"
+    return user_dir("MANAGEDCONSUMER_CACHE", "XDG_CACHE_HOME", "~/.cache")
 
 
 def kafka_jars(version: KafkaVersion, progress: Progress = quiet) -> list[Path]:
@@ -249,9 +250,8 @@ def _refusal(jars: Path, trusted: dict[str, str]) -> str | None:
 
 
 def _unknown(version: KafkaVersion) -> UnknownKafkaVersionError:
-    tested = " and ".join(TESTED_VERSIONS)
     return UnknownKafkaVersionError(
-        f"{repository_name()} has no Apache Kafka {version.text} (tested versions: {tested})."
+        f"{repository_name()} has no Apache Kafka {version.text} (tested versions: {_TESTED})."
     )
 
 
@@ -284,13 +284,11 @@ def _is_unknown(version: KafkaVersion, output: str) -> bool:
     return re.search(missing, output) is not None and re.search(unreachable, output) is None
 
 
-def _telling(output: str, count: int = 2) -> str:
-    """Return the lines of a resolver's output that name the cause."""
-    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines()]
+def _telling(output: str) -> str:
+    """Return the two lines of a resolver's output that name the cause."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines() if line.strip(" .:")]
     causes = [line for line in lines if re.search(r"rror at url|Host .* not found|ERROR\S* \w|rror:|gave up", line)]
-    return "\n".join(
-        f"  {without_login(line[:600])}" for line in (causes or [line for line in lines if line.strip(" .:")])[:count]
-    )
+    return "\n".join(f"  {without_login(line[:600])}" for line in (causes or lines)[:2])
 
 
 _Resolver = Callable[[KafkaVersion, Path], str]

@@ -17,7 +17,6 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from managedconsumer.testing.kafka import _admin, _kafka_tools
 from managedconsumer.testing.kafka._cluster import NodeCluster, Settings, check_fixed_ports
@@ -234,9 +233,7 @@ class DevBroker:
     def __enter__(self) -> DevBroker:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # -- single nodes -------------------------------------------------------------------------------------------
