@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import json
 import random
 import socket
 import uuid
@@ -142,9 +143,5 @@ def write_properties(path: Path, values: Mapping[str, str]) -> None:
 
 
 def _escaped(value: str) -> str:
-    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    if text.startswith(" "):
-        text = "\\" + text
-    units = memoryview(text.encode("utf-16-be")).cast("B")
-    codes = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
-    return "".join(chr(code) if code < 127 else f"\\u{code:04x}" for code in codes)
+    text = json.dumps(value)[1:-1]  # JSON's escapes are Java's
+    return f"\\{text}" if text.startswith(" ") else text
