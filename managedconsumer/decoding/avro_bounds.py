@@ -20,10 +20,7 @@ _DEEPEST = 100
 
 
 class Size(NamedTuple):
-    """``weight``: bytes of a value in columns, without items of arrays and symbols of enums.
-
-    ``longest``: the same with the longest symbols. ``least``: the least encoded bytes.
-    """
+    """Bytes in columns without items and symbols, the same with the longest symbols, and the least encoded bytes."""
 
     weight: int
     longest: int

@@ -46,10 +46,7 @@ class Gap(NamedTuple):
 
 
 class Round(NamedTuple):
-    """One rebalance, from the start of its first member to the end of its last one (None: unfinished).
-
-    ``causes``: its reasons, as texts; empty if a member that was not watched began it.
-    """
+    """One rebalance, from its first member's start to its last one's end (None: unfinished), and its reasons."""
 
     generation: int
     start: float

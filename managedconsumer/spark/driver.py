@@ -35,10 +35,7 @@ _PROGRESS_PATIENCE, _PROGRESS_PAUSE = 1.0, 5.0
 
 
 class StreamDriver:
-    """Plans the batches of one query, one call at a time; nothing is opened before the first call.
-
-    Where a partition is read from is decided in :mod:`managedconsumer.spark.positions`.
-    """
+    """Plans the batches of one query, one call at a time; nothing is opened before the first call."""
 
     def __init__(self, options: SourceOptions, listener: Any = None, query: str = "") -> None:
         """``query``: the query's name in its checkpoint, if it has one already."""

@@ -45,10 +45,7 @@ class How(NamedTuple):
         return Negotiation(offered, options.kafka.get("client.rack") or None, incremental=self.protocol == CONSUMER)
 
     def membership(self, options: SourceOptions, query: str) -> MembershipConfig:
-        """Return the membership's settings; a classic member is static, by the name of its checkpoint.
-
-        (KIP-848 does not let a member take the place of one that has died before the session of that one is over.)
-        """
+        """Return the membership's settings; a classic member is static, by the name of its checkpoint."""
         config = options.membership()
         if not query or self.protocol == CONSUMER or "group.instance.id" in options.kafka:
             return config

@@ -88,10 +88,7 @@ class Sink:
         _Producer(self._kafka)  # librdkafka says what is wrong with the settings
 
     def write(self, rows: Iterable[Any]) -> Sent:
-        """In a task: send rows, which are Arrow batches or PySpark's ``Row``, and wait until the brokers have them.
-
-        Raises ProduceFailureError. Then, and where the task is killed, what has not been sent is dropped.
-        """
+        """In a task: send Arrow batches or rows, and wait for the brokers. Raises ProduceFailureError."""
         producer = _producer(os.getpid(), tuple(sorted(self._kafka.items())))
         try:
             return Sent(producer.send(self._records(rows), self._topic))

@@ -122,10 +122,7 @@ class TopicView:
     # -- offsets --------------------------------------------------------------------------------------
 
     def ends(self, tps: Collection[TopicPartition], *, fresh: bool = False) -> Offsets:
-        """Return the logs' ends, at most ``LOOK_EVERY`` seconds old, or new ones with ``fresh``.
-
-        While a broker cannot be reached, the ends of its partitions are those seen last.
-        """
+        """Return the logs' ends, new ones with ``fresh``; while a broker is away, those of its partitions seen last."""
         known = self._logs.ends
         if tps and (fresh or self.look_again_in() == 0.0 or not (alike(known, tps) or known.keys() >= set(tps))):
             self._look(tps)

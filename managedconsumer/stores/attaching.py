@@ -56,10 +56,7 @@ def partitions_of(consumer: Any) -> list[TopicPartition]:
 
 
 class StoreClaimer:
-    """Claims partitions for a consumer in its present generation, and moves its positions.
-
-    It is the consumer's listener, which calls the user's listener (``inner``) and returns its coroutines.
-    """
+    """A consumer's listener: claims its partitions, moves its positions, and calls the user's listener (``inner``)."""
 
     def __init__(self, store: Fence, consumer: Any, group: str, own_id: str, *, confirmed: bool) -> None:
         """``confirmed``: Kafka can be asked whether the consumer may commit for its group."""

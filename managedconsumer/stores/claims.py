@@ -289,11 +289,7 @@ class Claims:
         found: Mapping[TopicPartition, Row],
         error: Exception | None = None,
     ) -> None:
-        """Take the store's rows as the truth.
-
-        Raises FencedStoreError for partitions that another object has claimed, and StoreWentBackError for those that
-        have an older claim, or an older offset, than before.
-        """
+        """Take the store's rows as the truth. Raises FencedStoreError, StoreWentBackError (older rows)."""
         lost: list[TopicPartition] = []
         back: dict[TopicPartition, Row | None] = {}
         for tp, each in claimed.items():

@@ -323,10 +323,7 @@ class KafkaStore(Store):
         return False
 
     def _moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
-        """True if ``run()`` has to call the handler again, or drop the messages with their partitions.
-
-        Unlike :class:`attaching.StoreClaimer` this asks Kafka by no commit, which would move the store's offsets.
-        """
+        """As :meth:`StoreClaimer.moved_on`, but asks Kafka by no commit, which would move the store's offsets."""
         if not isinstance(error, FencedStoreError):
             return False
         if isinstance(error, TopicGoneError) or (isinstance(error, _RefusedError) and self._still_ours(error)):

@@ -96,10 +96,7 @@ class Span(NamedTuple):
 
 
 def outranks(row: Row, generation: int, member: str) -> bool:
-    """True if generations alone do not allow this claim over ``row``.
-
-    Of two claims without a group the newer one wins: only the user can say which one is right.
-    """
+    """True if generations do not allow this claim over ``row``. Of two claims without a group the newer wins."""
     if row.owner == member or generation == row.generation == NO_GROUP:
         return row.generation > generation
     return row.generation >= generation

@@ -35,10 +35,7 @@ class VersionedStore(Store):
 
     @abstractmethod
     def append(self, version: Any, group: str, rows: Rows, output: Any) -> bool:
-        """Make ``rows`` and the results in ``output`` (None: no results) the version after ``version``.
-
-        False only if there is one already. Durable when it returns True.
-        """
+        """Make ``rows`` and ``output`` (None: none) the next version, durably. False: there is one already."""
 
     @abstractmethod
     def output(self) -> Any:

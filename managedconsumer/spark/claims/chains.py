@@ -97,10 +97,7 @@ class Chains:
         yield from self._walk(tp, position)
 
     def _claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
-        """See :meth:`managedconsumer.spark.ClaimStore.claim`.
-
-        The data is written through first: a claim that survived a power failure without it would lose those records.
-        """
+        """See :meth:`ClaimStore.claim`. The data goes to the disk first: a claim must not outlive it."""
         if entry.size <= 0:
             return True
         home = _home(tp)

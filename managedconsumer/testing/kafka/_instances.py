@@ -81,10 +81,7 @@ class Instance:
         (Path(self.home) / _STATUS).unlink(missing_ok=True)
 
     def stop(self, grace: float = 8.0) -> None:
-        """Stops every node, cleanly if it can be done within ``grace`` seconds, and removes the status file.
-
-        A node whose peers are gone waits for a quorum that does not come; killing it costs a second at the next start.
-        """
+        """Stop all nodes, cleanly if it can be done within ``grace`` seconds, and remove the status file."""
         stop_foreign({node.pid: self.home for node in self.nodes}, grace)
         self.forget()
 
@@ -144,11 +141,7 @@ def prepare(
     progress: Progress = quiet,
     fresh: bool = False,
 ) -> DevBroker:
-    """A broker on the instance's directory, not started yet; ``fresh`` removes earlier data.
-
-    Makes no directory. Raises what makes it impossible to start: no Java, a port in use, a version that does not
-    exist.
-    """
+    """A broker on the instance's directory, which is neither started nor made yet; ``fresh`` removes earlier data."""
     home = home_of(kafka_version, brokers)
     broker = DevBroker(kafka_version, brokers, port, home, properties, progress=progress)
     broker.fetch()

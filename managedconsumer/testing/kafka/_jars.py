@@ -256,10 +256,7 @@ def _unknown(version: KafkaVersion) -> UnknownKafkaVersionError:
 
 
 def _is_missing(version: KafkaVersion) -> bool:
-    """Return whether the repository has no such release; False also when it does not answer.
-
-    A resolver takes half a minute to find that out.
-    """
+    """Whether the repository has no such release (a resolver takes half a minute to say so); False if it is silent."""
     import urllib.request  # slow to import, and hardly ever needed
     from urllib.error import HTTPError
 

@@ -65,10 +65,7 @@ class Node:
             self.paused = False
 
     def reap(self, grace: float, before: Callable[[], None]) -> bool:
-        """Waits ``grace`` seconds for the end, then kills; False when it had to.
-
-        ``before`` runs before the process id is freed.
-        """
+        """Wait for the end, kill after ``grace`` seconds (False). ``before`` runs before the id is freed."""
         if self.process is None:
             return True
         before()
@@ -132,10 +129,7 @@ _OTHER_DIRECTORY = "Choose another one (data_dir=..., or MANAGEDCONSUMER_STATE f
 
 
 def check_writable(directory: Path) -> None:
-    """Makes the directory.
-
-    Raises :class:`DataDirError` when nothing can be written there, or when another user can change what is in it.
-    """
+    """Make the directory; raises :class:`DataDirError` unless we, and no other user, can write into it."""
     try:
         own_directory(directory)
         for part in directory.glob("node-*"):

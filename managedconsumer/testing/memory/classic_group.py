@@ -348,10 +348,7 @@ class ClassicGroup(Group):
         self._saved = (self.generation, self.protocol, self.leader, members)
 
     def move(self, loading: float = 0.0) -> None:
-        """Another broker loads the group: it refuses the requests that wait, and forgets an unfinished round.
-
-        All sessions restart in ``loading`` seconds (Kafka's ``onLoaded``).
-        """
+        """Another broker loads the group in ``loading`` seconds; waiting requests and an unfinished round are lost."""
         for member in list(self.members.values()):
             member.refuse(codes.NOT_COORDINATOR)
         self.generation, self.protocol, self.leader, saved = self._saved
@@ -368,10 +365,7 @@ class ClassicGroup(Group):
 
 
 def acceptable(body: Body, kind: str | None, members: Collection[MemberEntry]) -> bool:
-    """Return whether a group of ``kind`` accepts this join: it shares an assignor with all members.
-
-    As in Kafka the member itself counts: alone in a group it cannot join again with another assignor.
-    """
+    """Return whether a group of ``kind`` accepts this join: it shares an assignor with all members, itself included."""
     names = {name for name, _ in protocols_of(body)}
     asked = body.get("protocol_type", kind)
     if not members:

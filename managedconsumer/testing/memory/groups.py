@@ -85,10 +85,7 @@ class Groups:
         return found if isinstance(found, kind) else None
 
     def _name(self, body: Body) -> str:
-        """Return the id of a new member: its instance's or client's name, a number, and a random end.
-
-        By the number the ids sort as the members came. Assignors sort by id, so a test sees the same each time.
-        """
+        """Return a new member's id. By its number the ids sort as the members came, so each test sees the same."""
         self._named += 1
         return f"{body.get('group_instance_id') or body['client_id'] or ''}-{self._named:08x}{str(uuid.uuid4())[8:]}"
 

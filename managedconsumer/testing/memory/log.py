@@ -58,10 +58,7 @@ class Log:
         return 0, offset
 
     def append(self, data: bytes, *, check: bool = False) -> int:
-        """Append batches and number their records; return the first offset. Raises ValueError for damage.
-
-        ``check``: compare the checksums.
-        """
+        """Number and append batches; return the first offset. ``check``: also the checksums. Raises ValueError."""
         first, pos = self.end, 0
         taken = []
         opened: dict[int, int] = {}

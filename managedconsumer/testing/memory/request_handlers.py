@@ -41,11 +41,7 @@ _OF_A_TRANSACTION = frozenset(
 
 
 class RequestHandlers:
-    """The state of all nodes: each request says which node has received it. Pure.
-
-    ``addresses``: the nodes that are up, as Metadata lists them. ``written`` is called when a transaction's markers are
-    in the logs.
-    """
+    """The state of all nodes. ``addresses``: those that are up. ``written`` is called when a transaction ends. Pure."""
 
     def __init__(
         self,

@@ -33,10 +33,7 @@ _MAX_FRAME = 100 * 1024 * 1024
 
 
 class Peer(asyncio.Protocol):
-    """One connection to ``node``; its requests are answered one after the other, as in Kafka.
-
-    ``login`` is the request handler's.
-    """
+    """One connection to ``node``; its requests are answered one after the other. ``login`` is the request handler's."""
 
     transport: asyncio.Transport
 
