@@ -12,10 +12,10 @@ from pathlib import Path
 
 from managedconsumer.testing.kafka import _admin
 from managedconsumer.testing.kafka._data_lock import DataLock
-from managedconsumer.testing.kafka._errors import DataDirError, DevBrokerError
+from managedconsumer.testing.kafka._errors import DevBrokerError
 from managedconsumer.testing.kafka._jars import Progress, locked, parse_version, quiet, user_dir
-from managedconsumer.testing.kafka._node import check_writable
-from managedconsumer.testing.kafka._owned import NotOurs, check_owned
+from managedconsumer.testing.kafka._node import OTHER_DIRECTORY, check_writable
+from managedconsumer.testing.kafka._owned import check_owned, usable
 from managedconsumer.testing.kafka._processes import command_of, stop_foreign
 from managedconsumer.testing.kafka.devbroker import DevBroker
 
@@ -96,14 +96,10 @@ def load(home: Path) -> Instance | None:
 
     The file names processes that may be killed: raises :class:`DataDirError` when another user can change it.
     """
-    try:
+    remedy = "Remove it, or set MANAGEDCONSUMER_STATE to a directory of your own."
+    with usable(f"The dev broker's status in {home}", remedy):
         if (home / _STATUS).exists():
             check_owned(home)
-    except NotOurs as error:
-        raise DataDirError(
-            f"The dev broker's status in {home} cannot be trusted: {error}. Remove it, or set MANAGEDCONSUMER_STATE to "
-            "a directory of your own."
-        ) from error
     try:
         found = json.loads((home / _STATUS).read_text(encoding="utf-8"))
         nodes = [InstanceNode(**node) for node in found.pop("nodes")]
@@ -126,11 +122,8 @@ def instances(kafka_version: str | None = None, brokers: int | None = None) -> l
 def only_one(home: Path) -> Iterator[None]:
     """Make and lock the directory: one process starts or stops at a time. Raises :class:`DataDirError`."""
     check_writable(home)
-    try:
-        with locked(home / "starting.lock"):
-            yield
-    except OSError as error:
-        raise DataDirError(f"{home} cannot be used: {error.strerror or error}.") from error
+    with usable(str(home), OTHER_DIRECTORY), locked(home / "starting.lock"):
+        yield
 
 
 def prepare(

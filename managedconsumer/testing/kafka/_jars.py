@@ -23,9 +23,9 @@ from xml.sax.saxutils import escape
 
 from managedconsumer.shown import without_login
 from managedconsumer.testing.kafka._digests import digest_of, first_difference, trusted_digests
-from managedconsumer.testing.kafka._errors import DataDirError, DownloadError, UnknownKafkaVersionError
+from managedconsumer.testing.kafka._errors import DownloadError, UnknownKafkaVersionError
 from managedconsumer.testing.kafka._java import require_java
-from managedconsumer.testing.kafka._owned import NotOurs, check_owned, own_directory
+from managedconsumer.testing.kafka._owned import check_owned, own_directory, usable
 
 TESTED_VERSIONS = ("4.4.0", "3.9.2")
 DEFAULT_VERSION = TESTED_VERSIONS[0]
@@ -106,7 +106,7 @@ def kafka_jars(version: KafkaVersion, progress: Progress = quiet) -> list[Path]:
     """
     root = cache_dir().absolute()
     target = root / f"kafka-{version.text}"
-    try:
+    with usable(f"The cache directory {root}", "Set MANAGEDCONSUMER_CACHE to a directory of your own."):
         own_directory(root)
         if target.exists():
             check_owned(target)
@@ -115,16 +115,6 @@ def kafka_jars(version: KafkaVersion, progress: Progress = quiet) -> list[Path]:
             if jars is None:
                 _fetch(version, root, target, progress)
                 jars = _checked(version, target)
-    except NotOurs as error:
-        raise DataDirError(
-            f"The cache directory {root} is not safe to use: {error}. "
-            "Set MANAGEDCONSUMER_CACHE to a directory of your own."
-        ) from error
-    except OSError as error:
-        raise DataDirError(
-            f"The cache directory {root} cannot be used ({error.strerror or error}). "
-            "Set MANAGEDCONSUMER_CACHE to a directory that can be written."
-        ) from error
     if jars is None:
         raise DownloadError(f"Apache Kafka {version.text} in {target} changed while it was checked; try again.")
     return jars

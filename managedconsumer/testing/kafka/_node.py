@@ -14,7 +14,7 @@ from pathlib import Path
 from managedconsumer.testing.kafka import _processes
 from managedconsumer.testing.kafka._errors import BrokerStartError, DataDirError, DevBrokerError, PortTakenError
 from managedconsumer.testing.kafka._kafka_config import NodeConfig
-from managedconsumer.testing.kafka._owned import NotOurs, check_owned, own_directory
+from managedconsumer.testing.kafka._owned import check_owned, own_directory, usable
 
 _BIND_FAILED = re.compile(r"Address already in use|Socket server failed to bind")
 _LOCK_FAILED = re.compile(r"Failed to acquire lock on file")
@@ -125,18 +125,12 @@ def clone_format(source: NodeConfig, target: NodeConfig) -> None:
     (target.data / "meta.properties").write_text(text, encoding="ascii")
 
 
-_OTHER_DIRECTORY = "Choose another one (data_dir=..., or MANAGEDCONSUMER_STATE for the command line)."
+OTHER_DIRECTORY = "Choose another one (data_dir=..., or MANAGEDCONSUMER_STATE for the command line)."
 
 
 def check_writable(directory: Path) -> None:
     """Make the directory; raises :class:`DataDirError` unless we, and no other user, can write into it."""
-    try:
+    with usable(f"The data directory {directory}", OTHER_DIRECTORY):
         own_directory(directory)
         for part in directory.glob("node-*"):
             check_owned(part)
-    except NotOurs as error:
-        raise DataDirError(f"The data directory {directory} is not safe to use: {error}. {_OTHER_DIRECTORY}") from error
-    except OSError as error:
-        raise DataDirError(
-            f"The data directory {directory} cannot be written: {error.strerror or error}. {_OTHER_DIRECTORY}"
-        ) from error
