@@ -49,8 +49,6 @@ class Admin:
         """Close the connections. A later request connects again."""
         self._cluster.close_idle()
 
-    # -- groups -------------------------------------------------------------------------------------------
-
     def groups(self, *, lag: bool = False, seconds: bool = True) -> list[GroupListing]:
         """All groups that we may see; with ``lag`` those of consumers have theirs (``seconds``: see :meth:`lag`)."""
         listed = self._listed()
@@ -192,8 +190,6 @@ class Admin:
         if isinstance(error, (err.UnknownMemberId, err.IllegalGeneration)):
             raise err.GroupNotEmpty(f"a member has joined group {group!r} meanwhile: nothing was changed") from error
         _or_raise(error)
-
-    # -- topics -------------------------------------------------------------------------------------------
 
     def topics(self, names: Collection[str] | None = None) -> list[TopicDescription]:
         """Topics (None: all but Kafka's own); -1: a partition has no leader. Raises UnknownTopicOrPartition."""

@@ -176,8 +176,6 @@ class Cluster(View):
         self._asking.close()
         self._asking.reopen()
 
-    # -- topics -----------------------------------------------------------------------------------------------------
-
     def obtain(self, name: str) -> None:
         """Get a topic into the metadata; may create it. Raises the errors of :meth:`TopicDict.__getitem__`."""
         if not is_legal(name):
@@ -218,8 +216,6 @@ class Cluster(View):
         if self._asking.handler.now() - checked >= self._asking.metadata_max_age:
             self._look_at(name)
 
-    # -- offsets ----------------------------------------------------------------------------------------------------
-
     def offsets_at(
         self, keys: Iterable[TopicPartition], timestamp: int
     ) -> dict[TopicPartition, OffsetPartitionResponse]:
@@ -231,8 +227,6 @@ class Cluster(View):
             answers.update(self._offsets.list_offsets(dict.fromkeys(beyond, OffsetType.LATEST), self._patience))
         there = self._asking.snapshot
         return {tp: _as_response(answers[tp], there.partition(tp) is not None) for tp in wanted}
-
-    # -- groups -----------------------------------------------------------------------------------------------------
 
     def get_group_coordinator(self, consumer_group: Any) -> Broker | None:
         """Return the coordinator of a consumer group. Waits; raises the broker's error."""

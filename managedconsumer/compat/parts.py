@@ -211,8 +211,6 @@ class Topic:
             self._seen = info
         return self._partitions
 
-    # -- offsets ----------------------------------------------------------------------------------------------------
-
     def fetch_offset_limits(self, offsets_before: Any, max_offsets: int = 1) -> dict[int, OffsetPartitionResponse]:
         """Return each partition's first offset whose message is not older than ``offsets_before``. Waits.
 
@@ -239,8 +237,6 @@ class Topic:
     def update(self, metadata: Any = None) -> None:  # pykafka passes its own metadata object
         """Fetch the topic's metadata now. Waits; raises NoBrokersAvailableError."""
         self._view.update_topic(self._text)
-
-    # -- consumers --------------------------------------------------------------------------------------------------
 
     def get_simple_consumer(
         self, consumer_group: Any = None, use_rdkafka: bool = False, **kwargs: Unpack[SimpleConsumerOptions]

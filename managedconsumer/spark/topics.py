@@ -56,8 +56,6 @@ class TopicView:
             self.link.close()
         self.cluster.close()
 
-    # -- partitions -----------------------------------------------------------------------------------
-
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions that the options name, from metadata that is at most ``metadata.max.age.ms`` old."""
         chosen = self.options.topics
@@ -118,8 +116,6 @@ class TopicView:
             if self.cluster.snapshot.partition(tp) is None:
                 return err.UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
         return None
-
-    # -- offsets --------------------------------------------------------------------------------------
 
     def ends(self, tps: Collection[TopicPartition], *, fresh: bool = False) -> Offsets:
         """Return the logs' ends, new ones with ``fresh``; while a broker is away, those of its partitions seen last."""

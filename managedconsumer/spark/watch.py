@@ -84,8 +84,6 @@ class LogWatch:
             beyond = {tp: end for tp, end in self._view.ends(list(beyond), fresh=True).items() if positions[tp] > end}
         return beyond
 
-    # -- what can have happened -------------------------------------------------------------------------
-
     def _created_again(self, positions: Mapping[TopicPartition, int]) -> Offsets:
         topics = self._view.cluster.snapshot.topics
         moved: Offsets = {}

@@ -75,8 +75,6 @@ class Dialect:
         cursor.close()
         return count
 
-    # -- transactions -----------------------------------------------------------------------------------
-
     def prepare(self, connection: Any) -> None:
         """Prepare a new connection: only the store begins and ends transactions on it."""
         if getattr(connection, "autocommit", True) is False:  # since Python 3.12
@@ -121,8 +119,6 @@ class Dialect:
         if connection.in_transaction:
             connection.execute("rollback")
 
-    # -- rows -------------------------------------------------------------------------------------------
-
     def select(self, connection: Any, group: str, tps: Sequence[TopicPartition]) -> list[tuple[Any, ...]]:
         """The existing rows: (topic, partition, next, claim, generation, member)."""
         some = " or ".join(["(topic = ? and kafka_partition = ?)"] * len(tps))
@@ -164,8 +160,6 @@ class Dialect:
             f"where {_WHERE} and claim_number = ? and member = ? and {unmoved}",
             [move.next, move.member, *place, row.claim, row.member, *([] if row.next is None else [row.next])],
         )
-
-    # -- errors -----------------------------------------------------------------------------------------
 
     def passing(self, error: BaseException) -> bool:
         """True for a transient error: another process has the lock, or the file is away."""

@@ -44,8 +44,6 @@ class VersionedStore(Store):
     def discard(self, output: Any) -> None:
         """The transaction was undone: remove the results in ``output``."""
 
-    # -- the methods of a Fence -------------------------------------------------------------------------
-
     def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         return self.read(self.look(), group, tps)
 

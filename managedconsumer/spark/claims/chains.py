@@ -140,8 +140,6 @@ class Chains:
                     deleted += 1
         return deleted
 
-    # -- objects ----------------------------------------------------------------------------------------
-
     def _begin(self, tp: TopicPartition) -> int | None:
         """Return where single claims begin: behind the last segment, or at the root."""
         position = self.root(tp)

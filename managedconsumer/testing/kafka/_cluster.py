@@ -58,8 +58,6 @@ class NodeCluster:
         self._jars = jars
         self._watchdog: Watchdog | None = Watchdog(home if temporary else None)
 
-    # -- life ---------------------------------------------------------------------------------------------------
-
     def configure(self) -> None:
         """Chooses ports, writes every node's settings, and formats new data directories."""
         taken: set[int] = set()
@@ -135,8 +133,6 @@ class NodeCluster:
         if self._watchdog is not None:
             self._watchdog.release()
             self._watchdog = None
-
-    # -- looking ------------------------------------------------------------------------------------------------
 
     def chosen(self, node: int | None) -> list[Node]:
         if node is None:

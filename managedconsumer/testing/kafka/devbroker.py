@@ -105,8 +105,6 @@ class DevBroker:
         state = self.bootstrap if self._cluster is not None else "not started"
         return f"<DevBroker Kafka {self.kafka_version}, {self._settings.brokers} node(s), {state}>"
 
-    # -- what it is ---------------------------------------------------------------------------------------------
-
     @property
     def kafka_version(self) -> str:
         """Such as ``"4.4.0"``."""

@@ -117,8 +117,6 @@ class Producer:
         code = None if info is None else info.error_code
         raise err.error_for_code(code or codes.LEADER_NOT_AVAILABLE, f"topic {topic!r}")
 
-    # -- convenient -----------------------------------------------------------------------------------
-
     def produce(
         self, topic: str, records: Iterable[Record], *, partition: int | None = None, batch_records: int = 5000
     ) -> int:
@@ -149,8 +147,6 @@ class Producer:
     def encode(self, records: Sequence[Record]) -> bytes:
         """One batch in this producer's codec."""
         return encode_batch(records, codec=self.codec)
-
-    # -- batch by batch -------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int, batch: bytes) -> None:
         """Send one encoded batch to the partition's leader without waiting for its answer.

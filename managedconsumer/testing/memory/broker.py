@@ -100,8 +100,6 @@ class MemoryBroker:
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
 
-    # -- lifecycle ------------------------------------------------------------------------------------
-
     def start(self: Self) -> Self:
         """Listen. Raises OSError when ``port`` is taken, IllegalStateError when it runs already."""
         if self._server is not None:
@@ -161,8 +159,6 @@ class MemoryBroker:
         if self._server is not None and node in self._nodes.down:
             self._server.open(node, self._ports[node])
         self._nodes.down.discard(node)
-
-    # -- topics ---------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Raises ConfigurationError for one that exists already or has no partitions."""
@@ -275,8 +271,6 @@ class MemoryBroker:
         """Let the log begin at ``before``, as retention does. Raises ConfigurationError for an unknown partition."""
         log = self._log(topic, partition)
         self._do(lambda: log.delete_before(before))
-
-    # -- groups ---------------------------------------------------------------------------------------
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The group's committed (next) offsets; empty for a group that does not exist."""

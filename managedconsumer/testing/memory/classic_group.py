@@ -47,8 +47,6 @@ class ClassicGroup(Group):
         self._ids = 0
         self._saved: tuple[int, str | None, str | None, dict[str, MemberEntry]] = (0, None, None, {})
 
-    # -- questions ------------------------------------------------------------------------------------
-
     def accepts(self, member_id: str, generation: int) -> bool:
         return member_id in self.members and generation == self.generation
 
@@ -60,8 +58,6 @@ class ClassicGroup(Group):
         if member_id not in self.members:
             return codes.UNKNOWN_MEMBER_ID
         return codes.ILLEGAL_GENERATION if generation is not None and generation != self.generation else 0
-
-    # -- JoinGroup ------------------------------------------------------------------------------------
 
     def join(self, body: Body, reply: Reply) -> None:
         """JoinGroup; answered when all members have joined, or the rebalance timeout is over."""
@@ -222,8 +218,6 @@ class ClassicGroup(Group):
             "skip_assignment": False,
             "members": members if member.id == self.leader else [],
         }
-
-    # -- SyncGroup, Heartbeat, LeaveGroup -------------------------------------------------------------
 
     def sync(self, body: Body, reply: Reply) -> None:
         """SyncGroup; answered when the leader has sent the assignment."""

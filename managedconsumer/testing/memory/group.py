@@ -37,8 +37,6 @@ class Group:
         """Another broker coordinates the group, and has loaded it in ``loading`` seconds."""
         raise NotImplementedError
 
-    # -- sessions -------------------------------------------------------------------------------------
-
     def expel(self, member_id: str | None) -> None:
         """End the session of a member (None: of all members)."""
         for member in [m for m in self.members.values() if member_id in (None, m.id)]:
@@ -72,8 +70,6 @@ class Group:
         else:
             self.ended_sessions[member.id] = self._now()
             self._end(member, f"session of {member.id} expired")
-
-    # -- offsets --------------------------------------------------------------------------------------
 
     def commit(self, body: Body, producer: int | None = None) -> None:
         """Store valid offsets; those of a transaction's ``producer`` count when it has committed."""

@@ -38,8 +38,6 @@ class Log:
         self._aborted: list[tuple[int, int, int]] = []  # producer's id, first offset, the marker's offset
         self._producers = Producers()
 
-    # -- writing --------------------------------------------------------------------------------------
-
     def take(self, data: bytes) -> tuple[int, int]:
         """Append a client's batch; return the error code, and the first record's offset (-1: refused).
 
@@ -106,8 +104,6 @@ class Log:
         self.leader = node
         self.epoch += 1
         self._epochs.append((self.epoch, self.end))
-
-    # -- reading --------------------------------------------------------------------------------------
 
     @property
     def stable(self) -> int:

@@ -73,8 +73,6 @@ class Topics:
         """The name of the topic with this id."""
         return next((name for name, each in self._ids.items() if each == topic_id), None)
 
-    # -- responses about topics -----------------------------------------------------------------------
-
     def metadata(self, body: Body, brokers: list[dict[str, Any]], asked: int) -> dict[str, Any]:
         """Metadata, of the node ``asked``."""
         names: list[str | None] = list(self.logs)
@@ -117,8 +115,6 @@ class Topics:
             code = make(entry["name"], 1 if wanted == _DEFAULT_PARTITIONS else wanted)
             made.append({"name": entry["name"], "topic_id": self.id_of(entry["name"]), "error_code": code})
         return {"topics": made}
-
-    # -- responses about logs -------------------------------------------------------------------------
 
     def _led(self, node: int, topic: str, partition: int, epoch: int = -1) -> tuple[Log | None, int]:
         """Return the log that ``node`` leads, or the error code for a client that knows the leader epoch ``epoch``."""

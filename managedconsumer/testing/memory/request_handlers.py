@@ -91,8 +91,6 @@ class RequestHandlers:
             _S.END_TXN.key: self.transactions.end,
         }
 
-    # -- faults ---------------------------------------------------------------------------------------
-
     def add_fault(self, fault: Fault) -> None:
         """Add a rule; the first one that concerns a request counts."""
         self._faults.append(fault)
@@ -105,8 +103,6 @@ class RequestHandlers:
         found = next((fault for fault in self._faults if fault.meets(api, body)), None)
         self._faults = [fault for fault in self._faults if fault.times != 0]
         return found
-
-    # -- requests -------------------------------------------------------------------------------------
 
     def refuse(self, request: Request) -> Body | None:
         """Return the response to a request that the wrong node has received; None if it is the right one."""

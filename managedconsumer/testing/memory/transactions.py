@@ -59,8 +59,6 @@ class Coordinator:
         self._producers += 1
         return self._producers
 
-    # -- requests -------------------------------------------------------------------------------------
-
     def begin_producer(self, request: Request) -> dict[str, Any]:
         """InitProducerId: abort the transaction of an earlier producer with this transactional id, and fence it."""
         name, refused = request.body["transactional_id"], {"producer_id": -1, "producer_epoch": -1}
@@ -142,8 +140,6 @@ class Coordinator:
 
         return check
 
-    # -- transactions ---------------------------------------------------------------------------------
-
     def _check(self, request: Request, body: Any, fenced: int | None = None) -> tuple[_Producer | None, int]:
         """Return the producer, or the error code of a request that it has not sent."""
         producer = self._known.get(body["transactional_id"])
@@ -198,8 +194,6 @@ class Coordinator:
         for producer in self._known.values():
             if producer.open:
                 self._watch(producer)
-
-    # -- transactions of tests ------------------------------------------------------------------------
 
     def end_written(self, producer: int, *, commit: bool) -> None:
         """End a transaction of :class:`Transaction`, in each log that it has written to."""
