@@ -119,7 +119,6 @@ def _exists(info: TopicInfo | None) -> bool:
 
 
 def _ready(info: TopicInfo | None) -> bool:
-    """Return whether a topic that was just created can be used."""
     if info is None or info.error_code or not info.partitions:
         return False
     return all(partition.leader >= 0 for partition in info.partitions.values())
@@ -205,7 +204,6 @@ class Cluster(View):
         return info
 
     def _catch_up(self) -> None:
-        """Merge the next response into the newest metadata."""
         self._asking.snapshot = self.snapshot
 
     def update_topic(self, name: str) -> None:

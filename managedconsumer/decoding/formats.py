@@ -26,8 +26,6 @@ def told(error: Exception) -> str:
 
 
 class Decoder(Protocol):
-    """Decodes values into an Arrow column."""
-
     def type(self) -> Any:
         """Return the column's ``pyarrow.DataType``. Raises ConfigurationError for a schema that cannot be a column."""
 

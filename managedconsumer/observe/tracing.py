@@ -39,7 +39,6 @@ class Tracing:
     """Makes the spans of one consumer group. Thread-safe."""
 
     def __init__(self, tracer: Any = None, group: str | None = None) -> None:
-        """See :func:`process_span`."""
         try:
             from opentelemetry import propagate, trace
             from opentelemetry.context import Context
@@ -70,7 +69,6 @@ class Tracing:
 
     @contextmanager
     def span(self, given: Any) -> Iterator[Any]:
-        """See :func:`process_span`."""
         together = isinstance(given, (list, tuple))
         messages: Sequence[Any] = given if together else (given,)
         contexts = [self._created(message) for message in messages]

@@ -55,7 +55,6 @@ class TopicHolds:
                 self._handler.sleep(_PAUSE)
 
     def release(self) -> None:
-        """Release all locks. Idempotent."""
         while self._held:
             self._held.popitem()[1].close()
 

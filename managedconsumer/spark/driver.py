@@ -311,7 +311,6 @@ class StreamDriver:
         return {tp: epoch for tp in planned if (epoch := epochs.get(tp, -1)) >= 0}
 
     def _nap(self) -> None:
-        """Wait until the brokers may be asked again."""
         seconds = self.view.look_again_in()
         if self.member is not None:
             self.member.wait(seconds or LOOK_EVERY)

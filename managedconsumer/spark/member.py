@@ -127,7 +127,6 @@ class QueryMember:
         return all(self._committed.get(tp) == offset for tp, offset in self._unsaved.items())
 
     def committed(self, tp: TopicPartition) -> int | None:
-        """Return the last known committed offset."""
         return self._committed.get(tp)
 
     def commit(self) -> bool:
@@ -228,7 +227,6 @@ class QueryMember:
         return self.view.wants(topic)
 
     def snapshot(self) -> ClusterSnapshot:
-        """The metadata as last seen."""
         return self.view.cluster.snapshot
 
     # -- the steps of a hand-over -----------------------------------------------------------------------
@@ -273,7 +271,6 @@ class QueryMember:
                 known.pop(tp, None)
 
     def _place(self, step: handover.TakeOver) -> None:
-        """Look up the positions of newly assigned partitions."""
         new = [tp for tp in step.share if tp not in self.positions]
         found, committed = self._find_positions(new) if new else ({}, {})
         if self.current(step.generation):

@@ -108,7 +108,6 @@ class DirectoryStore(VersionedStore):
         return True
 
     def output(self) -> Path:
-        """A new directory."""
         made = self.path / "data" / self._handler.new_id()
         made.mkdir()
         return made

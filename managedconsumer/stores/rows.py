@@ -46,7 +46,6 @@ class Row(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """The member's name alone."""
         return _split(self.member)[0]
 
     @property

@@ -48,8 +48,6 @@ class VersionedStore(Store):
         return self.read(self.look(), group, tps)
 
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
-        """See :meth:`Store.swap`."""
-
         def decide(found: Rows) -> tuple[Rows, None]:
             new = {}
             for tp, (old, row) in changes.items():
@@ -68,8 +66,6 @@ class VersionedStore(Store):
 
     @contextmanager
     def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
-        """See :meth:`Store.writing`."""
-
         def decide(found: Rows) -> tuple[Rows, Any]:
             for tp, move in moves.items():
                 now = found.get(tp)

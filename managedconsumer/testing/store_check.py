@@ -270,7 +270,6 @@ class _Walk:
         self.check_load(member.store, member.group)
 
     def _store(self, owner: _Member, tps: list[TopicPartition]) -> None:
-        """An owner stores what follows."""
         messages = self.messages(owner.group, tps)
         self.say(f"{owner.name} stores {ranges(messages)}")
         self.must_store(owner, messages)

@@ -91,7 +91,6 @@ def _repeat(data: str) -> TopicPartition:
 
 
 def schema() -> Any:
-    """The columns of a table of claims."""
     import pyarrow as pa
 
     return pa.schema(

@@ -31,7 +31,6 @@ class Node:
 
     @property
     def pid(self) -> int | None:
-        """The process while it lives."""
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
     def is_alive(self) -> bool:
@@ -81,7 +80,6 @@ class Node:
         return clean
 
     def log_since_start(self) -> str:
-        """Return the log of the present (or last) process."""
         try:
             with open(self.config.log, "rb") as handle:
                 handle.seek(self._log_start)

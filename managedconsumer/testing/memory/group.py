@@ -26,7 +26,6 @@ class Group:
         self.down = False
 
     def _end(self, member: Any, reason: str) -> None:
-        """Remove the member from the group."""
         raise NotImplementedError
 
     def check_commit(self, body: Body, *, transactional: bool = False) -> int:
@@ -53,7 +52,6 @@ class Group:
             self._touch(member)
 
     def _touch(self, member: Any) -> None:
-        """Restart the member's session."""
         first = not member.deadline
         member.deadline = self._now() + member.session
         if first:

@@ -296,7 +296,6 @@ def _only(response: dict[str, Any], fields: set[str]) -> dict[str, Any]:
 
 
 def _join_answer(version: int, body: Body, response: dict[str, Any]) -> dict[str, Any]:
-    """Return the response to a JoinGroup in its ``version``."""
     before = response.get("leader_before")
     response = _only(response, _JOIN_FIELDS)
     if response["skip_assignment"] and version < _SKIP_SINCE:  # the member must not believe that it leads

@@ -95,7 +95,6 @@ class Log:
         self.append(marker)
 
     def delete_before(self, offset: int) -> None:
-        """Delete records, as retention does."""
         self.start = max(self.start, min(offset, self.end))
         self._batches = [entry for entry in self._batches if entry[1] > self.start]
 

@@ -55,7 +55,6 @@ class Topics:
         return UNKNOWN_TOPIC if self.logs.pop(name, None) is None else 0
 
     def log(self, topic: str, partition: int) -> Log | None:
-        """The partition's log, None if there is no such partition."""
         logs = self.logs.get(topic, [])
         return logs[partition] if 0 <= partition < len(logs) else None
 
@@ -70,7 +69,6 @@ class Topics:
         return self._ids.get(name, bytes(16))
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id."""
         return next((name for name, each in self._ids.items() if each == topic_id), None)
 
     def metadata(self, body: Body, brokers: list[dict[str, Any]], asked: int) -> dict[str, Any]:

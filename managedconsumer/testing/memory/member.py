@@ -72,7 +72,6 @@ class MemberEntry:
         return self.join is not None or self.sync is not None
 
     def refuse(self, code: int) -> None:
-        """Answer the requests that wait with an error."""
         for reply in (self.join, self.sync):
             if reply is not None:
                 reply({**join_error(code, self.id), "assignment": b""})

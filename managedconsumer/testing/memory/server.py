@@ -82,7 +82,6 @@ class Peer(asyncio.Protocol):
                 self._server.soon(partial(self._guarded, self._next))
 
     def close(self) -> None:
-        """Close the connection at once."""
         self.transport.abort()
 
 
@@ -121,7 +120,6 @@ class Server:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
 
     def stop(self) -> None:
-        """Close everything and end the thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
 
