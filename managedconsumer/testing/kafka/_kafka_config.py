@@ -66,7 +66,7 @@ class NodeConfig:
         return self.home / "broker.log"
 
 
-def cluster_uuid() -> str:
+def new_uuid() -> str:
     """A random id in Kafka's own spelling; a leading dash would be taken for an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")

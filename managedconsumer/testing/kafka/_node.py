@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import shutil
 import signal
 import subprocess
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from managedconsumer.testing.kafka import _processes
 from managedconsumer.testing.kafka._errors import BrokerStartError, DataDirError, DevBrokerError, PortTakenError
-from managedconsumer.testing.kafka._kafka_config import NodeConfig
+from managedconsumer.testing.kafka._kafka_config import NodeConfig, new_uuid
 from managedconsumer.testing.kafka._owned import check_owned, own_directory, usable
 
 _BIND_FAILED = re.compile(r"Address already in use|Socket server failed to bind")
@@ -118,8 +116,7 @@ def clone_format(source: NodeConfig, target: NodeConfig) -> None:
             shutil.copyfile(file, target.data / file.name)
     text = (source.data / "meta.properties").read_text(encoding="ascii")
     text = re.sub(r"(?m)^node\.id=.*$", f"node.id={target.node_id}", text)
-    directory = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
-    text = re.sub(r"(?m)^directory\.id=.*$", f"directory.id={directory}", text)
+    text = re.sub(r"(?m)^directory\.id=.*$", f"directory.id={new_uuid()}", text)
     (target.data / "meta.properties").write_text(text, encoding="ascii")
 
 
