@@ -32,7 +32,7 @@ from managedconsumer.testing.memory.quirks import NO_KIP_848, PROFILES, Quirks
 from managedconsumer.testing.memory.request_handlers import RequestHandlers
 from managedconsumer.testing.memory.server import Answer, Peer, Server
 from managedconsumer.testing.memory.transactions import Transaction
-from managedconsumer.wire.protocol import framing, schemas
+from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import Message, PartitionContext
 from managedconsumer.wire.records.encode import Record, encode_batch
 
@@ -95,7 +95,6 @@ class MemoryBroker:
         self._topics = self._handlers.topics
         self._waiting: list[Callable[[], bool]] = []
         self._server: Server | None = None
-        self._at = 1  # the node that has received the present request
         self._turn = 0
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
@@ -363,61 +362,57 @@ class MemoryBroker:
 
     # -- requests, in the server's thread ---------------------------------------------------------------
 
-    def _receive(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
+    def _receive(self, peer: Peer, request: Request, answer: Answer) -> None:
         """Pass a request on to :meth:`_handle`, after the login and the faults."""
-        fault = self._handlers.fault_of(header.api, body)
+        fault = self._handlers.fault_of(request.api, request.body)
         if fault is None:
-            self._admit(peer, header, body, answer)
+            self._admit(peer, request, answer)
         elif fault.code:
-            answer(self._handlers.refusal(_request(peer.node, header, body), fault.code))
+            answer(self._handlers.refusal(request, fault.code))
         elif not fault.drop:
-            self._after(fault.seconds, lambda: self._admit(peer, header, body, answer))
+            self._after(fault.seconds, lambda: self._admit(peer, request, answer))
         elif fault.handled:
-            self._admit(peer, header, body, lambda _answer: peer.close())
+            self._admit(peer, request, lambda _answer: peer.close())
         else:
             peer.close()
 
-    def _admit(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
+    def _admit(self, peer: Peer, request: Request, answer: Answer) -> None:
         login: Login = peer.login or Login(self._users)
         peer.login = login
-        if header.api is _S.SASL_HANDSHAKE:
-            answer(login.handshake(body))
-        elif header.api is _S.SASL_AUTHENTICATE:
-            said = login.authenticate(body)
+        if request.api is _S.SASL_HANDSHAKE:
+            answer(login.handshake(request.body))
+        elif request.api is _S.SASL_AUTHENTICATE:
+            said = login.authenticate(request.body)
             if said is None:
                 peer.close()
             else:
                 answer(said)
-        elif not login.done and header.api is not _S.API_VERSIONS:
+        elif not login.done and request.api is not _S.API_VERSIONS:
             peer.close()  # as Kafka does
         else:
-            self._at = peer.node
-            if header.api is _S.FETCH:
-                self._topics.name_topics(body)
-            refused = self._handlers.refuse(_request(peer.node, header, body))
+            if request.api is _S.FETCH:
+                self._topics.name_topics(request.body)
+            refused = self._handlers.refuse(request)
             if refused is None:
-                self._handle(header, body, answer)
+                self._handle(request, answer)
             else:
                 answer(refused)
 
-    def _handle(self, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
-        request = _request(self._at, header, body)
-        if header.api is _S.FETCH:
-            self._fetch(body, answer)
-        elif header.api is _S.JOIN_GROUP:
+    def _handle(self, request: Request, answer: Answer) -> None:
+        if request.api is _S.FETCH:
+            self._fetch(request.body, request.node, answer)
+        elif request.api is _S.JOIN_GROUP:
             self._handlers.groups.join(request, answer)
-        elif header.api is _S.SYNC_GROUP:
+        elif request.api is _S.SYNC_GROUP:
             self._handlers.groups.sync(request, answer)
-        elif header.api is _S.PRODUCE:
+        elif request.api is _S.PRODUCE:
             response = self._handlers.answer(request)
             self._wake()
-            answer(response if body["acks"] else None)
+            answer(response if request.body["acks"] else None)
         else:
             answer(self._handlers.answer(request))
 
-    def _fetch(self, body: dict[str, Any], answer: Answer) -> None:
-        node = self._at
-
+    def _fetch(self, body: dict[str, Any], node: int, answer: Answer) -> None:
         def ready() -> bool:
             response, size = self._topics.fetch(body, node)
             if size >= max(1, body["min_bytes"]):
@@ -438,7 +433,3 @@ class MemoryBroker:
     def _wake(self) -> None:
         """Answer the Fetch requests that wait and now have enough bytes."""
         self._waiting = [ready for ready in self._waiting if not ready()]
-
-
-def _request(node: int, header: framing.RequestHeader, body: dict[str, Any]) -> Request:
-    return Request(node, header.api, header.version, header.client_id, body)

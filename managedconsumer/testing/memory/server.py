@@ -18,6 +18,7 @@ from typing import Any, Callable, Iterable, Mapping, TypeVar
 from managedconsumer import codes
 from managedconsumer.errors import KafkaException
 from managedconsumer.testing.memory.api_versions import API_VERSIONS_KEY, api_keys
+from managedconsumer.testing.memory.member import Request
 from managedconsumer.testing.memory.quirks import Quirks
 from managedconsumer.wire.protocol import framing
 from managedconsumer.wire.protocol.table import Field
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 #: Takes the response's body; None: the request wants no answer (Produce with acks=0).
 Answer = Callable[[dict[str, Any] | None], None]
-Handle = Callable[["Peer", framing.RequestHeader, dict[str, Any], Answer], None]
+Handle = Callable[["Peer", Request, Answer], None]
 
 _MAX_FRAME = 100 * 1024 * 1024
 
@@ -177,8 +178,9 @@ class Server:
         """Handle a request in a version that this broker has."""
         low, high = self._ranges.get(header.api.key, (1, 0))
         if low <= header.version <= high:
-            request = header.api.decode_request(header.version, body)
-            self._handle(peer, header, request, partial(self._answer, peer, header))
+            decoded = header.api.decode_request(header.version, body)
+            request = Request(peer.node, header.api, header.version, header.client_id, decoded)
+            self._handle(peer, request, partial(self._answer, peer, header))
         elif header.api.key != API_VERSIONS_KEY or self._quirks.hangs_up:
             peer.close()
         else:  # a newer ApiVersions gets an answer in version 0 (KIP-511)
