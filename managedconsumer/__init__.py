@@ -6,10 +6,10 @@ Everything here is loaded when it is first used (PEP 562), so ``import managedco
 from __future__ import annotations
 
 import sys
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from managedconsumer._version import __version__ as __version__
+from managedconsumer.lazy import lazily
 
 if TYPE_CHECKING:
     from managedconsumer.balancedconsumer import BalancedConsumer as BalancedConsumer
@@ -64,7 +64,8 @@ _NAMES = {
     "subscription_state": "SubscriptionState TopicPartitionState",
     "wire.records": "Message",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
+_names, __getattr__ = lazily(__name__, _NAMES)
+__all__ = sorted([*_names, "__version__"])
 
 if sys.platform == "win32":
     import warnings
@@ -76,16 +77,6 @@ if sys.platform == "win32":
         stacklevel=2,
     )
 
-__all__ = sorted([*_HOMES, "__version__"])
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value  # the next look-up is an ordinary one
-    return value
-
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})

@@ -125,17 +125,17 @@ def _by_name(path: Path, call: ast.Call) -> Iterator[Import]:
     if isinstance(name, ast.Constant) and isinstance(name.value, str):
         yield Import(call.lineno, name.value, "name")
         return
-    assert path.name == "__init__.py" and _is_inner(name), (
+    assert path.name in ("__init__.py", "lazy.py") and _is_inner(name), (
         f"{path}:{call.lineno}: imports {ast.unparse(name)}, which nobody can look up"
     )
 
 
 def _is_inner(name: ast.expr) -> bool:
-    """``f"{__name__}.something"``: a module of the package itself."""
+    """``f"{__name__}.something"``: a module of the package itself (in ``lazy.py`` of the one that calls it)."""
     if not isinstance(name, ast.JoinedStr) or len(name.values) < 2:
         return False
     first, second = name.values[:2]
-    own = isinstance(first, ast.FormattedValue) and getattr(first.value, "id", "") == "__name__"
+    own = isinstance(first, ast.FormattedValue) and getattr(first.value, "id", "") in ("__name__", "package")
     return own and isinstance(second, ast.Constant) and str(second.value).startswith(".")
 
 

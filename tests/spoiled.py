@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from managedconsumer.testing import MemoryBroker
-from managedconsumer.wire.protocol import framing
+from managedconsumer.testing.memory.member import Request
 
 Body = dict[str, Any]
 
@@ -29,8 +29,8 @@ class SpoiledBroker(MemoryBroker):
         self.delay: dict[str, float] = {}
         self.asked: dict[str, int] = {}
 
-    def _handle(self, header: framing.RequestHeader, body: Body, answer: Callable[[Any], None]) -> None:
-        name = header.api.name
+    def _handle(self, request: Request, answer: Callable[[Any], None]) -> None:
+        name = request.api.name
         self.asked[name] = self.asked.get(name, 0) + 1
 
         def changed(response: Body | None) -> None:
@@ -41,7 +41,7 @@ class SpoiledBroker(MemoryBroker):
             else:
                 answer(response)
 
-        super()._handle(header, body, changed)
+        super()._handle(request, changed)
 
     def refuse(self, name: str, code: int, times: int = 1_000_000) -> None:
         """Answer the next ``times`` requests ``name`` with ``code`` for every partition."""

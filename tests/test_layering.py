@@ -28,6 +28,7 @@ ROWS = [
         "clock",
         "config",
         "garbage",
+        "lazy",
         "logs",
         "results",
         "offset_convention",

@@ -38,10 +38,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class Admin:
-    """Requests about a cluster's groups and topics. Thread-safe; it joins no group.
-
-    :param patience: how long (seconds) to retry while coordinators and leaders move
-    """
+    """Requests about a cluster's groups and topics, repeated for ``patience`` seconds. Thread-safe; joins no group."""
 
     def __init__(self, cluster: Cluster, patience: float = 30.0) -> None:
         self._cluster, self._patience = cluster, patience
@@ -52,13 +49,8 @@ class Admin:
         """Close the connections. A later request connects again."""
         self._cluster.close_idle()
 
-    # -- groups -------------------------------------------------------------------------------------------
-
     def groups(self, *, lag: bool = False, seconds: bool = True) -> list[GroupListing]:
-        """All groups that we may see; with ``lag`` those of consumers have theirs (``seconds``: see :meth:`lag`).
-
-        Raises NoBrokersAvailableError, and a broker's error.
-        """
+        """All groups that we may see; with ``lag`` those of consumers have theirs (``seconds``: see :meth:`lag`)."""
         listed = self._listed()
         if not lag:
             return listed
@@ -199,13 +191,8 @@ class Admin:
             raise err.GroupNotEmpty(f"a member has joined group {group!r} meanwhile: nothing was changed") from error
         _or_raise(error)
 
-    # -- topics -------------------------------------------------------------------------------------------
-
     def topics(self, names: Collection[str] | None = None) -> list[TopicDescription]:
-        """Topics (None: all but Kafka's own) with the offsets of their partitions.
-
-        Raises UnknownTopicOrPartition for a name that does not exist. A partition without a leader has -1 everywhere.
-        """
+        """Topics (None: all but Kafka's own); -1: a partition has no leader. Raises UnknownTopicOrPartition."""
         snapshot = self._cluster.refresh(names)
         if names is None:
             names = [name for name, info in snapshot.topics.items() if not info.is_internal]

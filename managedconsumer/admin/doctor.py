@@ -15,7 +15,6 @@ from managedconsumer.wire import records
 
 
 def installation() -> Iterator[Finding]:
-    """Report the installed versions."""
     if records.__impl__ == "cython":
         yield ok("this program", "the accelerator is built")
     else:

@@ -91,6 +91,5 @@ def group(found: GroupLag) -> Iterator[Finding]:
 
 
 def worst(findings: Iterable[Finding]) -> str:
-    """The worst level among them."""
     order: Mapping[str, int] = {"ok": 0, "note": 1, "wrong": 2}
     return max((each.level for each in findings), key=order.__getitem__, default="ok")

@@ -66,7 +66,6 @@ class Given(NamedTuple):
 
 
 def given(call: ast.Call, name: str) -> Given:
-    """The arguments of ``call``, which calls ``name``, by their names."""
     found: dict[str, ast.expr] = {}
     for known, value in zip(SIGNATURES[name], call.args, strict=False):
         if isinstance(value, ast.Starred):

@@ -71,7 +71,6 @@ def concerns(tree: ast.AST) -> bool:
 
 
 def produces(tree: ast.AST) -> bool:
-    """True for a program that makes producers."""
     return any(isinstance(node, ast.Attribute) and node.attr in _PRODUCERS for node in ast.walk(tree))
 
 

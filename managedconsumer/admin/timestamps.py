@@ -47,10 +47,7 @@ def parse_time(text: str, now: float) -> int:
 
 
 def parse_moment(given: object, now: float) -> Moment:
-    """Parse the position ``given``; ``now`` is the wall clock in seconds.
-
-    A datetime without a zone counts as UTC. Raises ConfigurationError for another text, and for a negative number.
-    """
+    """Parse the position ``given`` (times without a zone are UTC); ``now`` in seconds. Raises ConfigurationError."""
     if isinstance(given, datetime):
         return Moment("time", parse_time(given.isoformat(), now))
     if isinstance(given, int) and not isinstance(given, bool) and given >= 0:

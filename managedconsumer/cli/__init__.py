@@ -16,12 +16,10 @@ from managedconsumer.cli._codes import USAGE
 
 
 def command_names() -> list[str]:
-    """All sub-commands, as they are typed."""
     return sorted(m.name.replace("_", "-") for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
 
 
 def load(name: str) -> ModuleType:
-    """The sub-command's module."""
     return importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
 
 

@@ -58,10 +58,7 @@ def with_admin(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """``name=value`` lines; ``#`` and ``!`` begin comments.
-
-    Raises ConfigurationError with the line's number, but without the line, which may have a secret.
-    """
+    """``name=value`` lines; ``#`` and ``!`` begin comments. An error does not show the line: it may be secret."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:

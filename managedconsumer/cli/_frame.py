@@ -35,11 +35,9 @@ class Commands(click.Group):
         self._names, self._load = names, load
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # click's
-        """All names."""
         return list(self._names)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command by its name, None if there is none."""
         if cmd_name not in self._names:
             return None
         command: click.Command = self._load(cmd_name).command
@@ -93,7 +91,6 @@ def _warnings() -> Iterator[None]:
 
 class _Warnings(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the line."""
         try:
             _show.tell(self.format(record))
         except Exception:  # noqa: BLE001 - as in all handlers: a line that cannot be shown must not end the command

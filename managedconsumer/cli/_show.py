@@ -51,7 +51,6 @@ def print_json(value: object) -> None:
 
 
 def say(text: str = "") -> None:
-    """Print one line."""
     print(shown.line(text), flush=True)
 
 
@@ -68,7 +67,6 @@ def tell(text: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as lists and dicts."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return {name: plain(field) for name, field in value._asdict().items()}
     if isinstance(value, dict):

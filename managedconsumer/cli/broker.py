@@ -14,15 +14,7 @@ import click
 
 from managedconsumer.cli import _show
 from managedconsumer.testing import DevBrokerError
-from managedconsumer.testing.kafka._instances import (
-    Instance,
-    ensure_running,
-    home_of,
-    instances,
-    load,
-    only_one,
-    prepare,
-)
+from managedconsumer.testing.kafka._instances import Instance, ensure_running, instances, load, only_one
 from managedconsumer.testing.kafka._jars import DEFAULT_VERSION, TESTED_VERSIONS
 
 NOT_RUNNING = 3  # the exit code of init scripts
@@ -92,23 +84,11 @@ def _size(brokers: int) -> str:
 
 
 def _foreground(version: str, brokers: int, port: int, properties: dict[str, str], fresh: bool) -> None:
-    home = home_of(version, brokers)
     previous = signal.signal(signal.SIGTERM, _as_interrupt)
     try:
-        if not home.exists():
-            prepare(version, brokers, port, {}, _show.tell)  # a failure here leaves no directory behind
-        with only_one(home):
-            found = load(home)
-            if found is not None and found.state() == "running":
-                raise DevBrokerError(
-                    f"Kafka {version} already runs at {found.bootstrap}. Stop it first: managedconsumer broker stop"
-                )
-            if found is not None:
-                found.stop()
-            broker = prepare(version, brokers, port, properties, _show.tell, fresh)
-            broker.start()
-            instance = Instance.of(broker)
-            instance.save()
+        instance, broker = ensure_running(version, brokers, port, properties, _show.tell, fresh, foreground=True)
+        assert broker is not None  # it has not run before
+        home = Path(instance.home)
         try:
             _print(instance, "runs until Ctrl-C")
             while broker.is_running:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import click
@@ -45,7 +45,7 @@ def command(
     Exits with 1 when something is wrong.
     """
     if source is not None:
-        return _source(source, as_json)
+        return _remarks(_sources([source]), as_json=as_json)
     if fix:
         return _fix([Path(name) for name in names], write)
     if write or len(names) > 2:
@@ -78,9 +78,7 @@ def _fix(paths: list[Path], write: bool) -> int:
     missing = [str(path) for path in paths if not path.exists()]
     if missing or not paths:
         raise click.UsageError(f"there is no {', '.join(missing)}" if missing else "--fix needs files or directories")
-    sources = {file: file.read_bytes() for path in paths for file in _files(path)}
-    commits = any(b"commit_offsets(" in source for source in sources.values())
-    found: list[Remark] = []
+    sources = _sources(paths)
     changed: dict[Path, bytes] = {}
     for file, source in sources.items():
         with contextlib.suppress(SyntaxError, ValueError):  # look_at() says so
@@ -88,39 +86,33 @@ def _fix(paths: list[Path], write: bool) -> int:
             if made != source:
                 changed[file] = made
                 _show.diff(str(file), source, made)
-        text = changed.get(file, source).decode("utf-8", "replace")
-        found += look_at(text, str(file), commits=commits, moved=file in changed)
     for file, made in changed.items() if write else ():
         file.write_bytes(made)
-    _print_remarks(found, len(sources))
+    code = _remarks({**sources, **changed}, changed)
     _show.say(f"{len(changed)} files rewritten" if write else f"{len(changed)} files would change: --write writes them")
-    return NO if any(each.level == "wrong" for each in found) else 0
+    return code
 
 
-def _files(path: Path) -> list[Path]:
-    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+def _sources(paths: Iterable[Path]) -> dict[Path, bytes]:
+    files = (file for path in paths for file in (sorted(path.rglob("*.py")) if path.is_dir() else [path]))
+    return {file: file.read_bytes() for file in files}
 
 
-def _source(path: Path, as_json: bool) -> int:
-    files = _files(path)
-    sources = {str(file): file.read_text(encoding="utf-8", errors="replace") for file in files}
-    commits = any("commit_offsets(" in source for source in sources.values())
+def _remarks(sources: Mapping[Path, bytes], moved: Collection[Path] = (), as_json: bool = False) -> int:
+    """Print the remarks on the files. Those in ``moved`` have been rewritten."""
+    commits = any(b"commit_offsets(" in source for source in sources.values())
     found: list[Remark] = []
-    for name, source in sources.items():
-        found += look_at(source, name, commits=commits)
+    for file, source in sources.items():
+        found += look_at(source.decode("utf-8", "replace"), str(file), commits=commits, moved=file in moved)
+    changes = sum(each.level == "wrong" for each in found)
     if as_json:
         _show.print_json(found)
-    else:
-        _print_remarks(found, len(files))
-    return NO if any(each.level == "wrong" for each in found) else 0
-
-
-def _print_remarks(found: Iterable[Remark], files: int) -> None:
-    remarks = list(found)
-    for each in remarks:
+        return NO if changes else 0
+    for each in found:
         _show.say(f"{each.path}:{each.line}: {_SIGNS[each.level].strip()}: {each.text}")
-    programs = len({each.path for each in remarks})
-    changes = sum(each.level == "wrong" for each in remarks)
+    programs = len({each.path for each in found})
     _show.say(
-        f"{files} files, {programs} with pykafka: {changes} places have to change, {len(remarks) - changes} to look at"
+        f"{len(sources)} files, {programs} with pykafka: {changes} places have to change, {len(found) - changes} to "
+        "look at"
     )
+    return NO if changes else 0

@@ -59,7 +59,6 @@ def _print(found: GroupLag) -> None:
 
 
 def changes(before: GroupLag, now: GroupLag) -> list[str]:
-    """Return the differences, a line each."""
     lines = []
     old = {each.member_id: each for each in before.group.members}
     new = {each.member_id: each for each in now.group.members}

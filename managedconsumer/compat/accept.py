@@ -81,10 +81,7 @@ def _from_pykafka(theirs: Any, use_greenlets: bool | None) -> Cluster:
 
 
 def accept_topic(topic: Any) -> TopicChoice:
-    """Read one topic (Topic object, str, bytes), a list, tuple or set of them, or a compiled pattern.
-
-    Raises TypeError, ConfigurationError (empty, no legal name), UnicodeException (not ASCII).
-    """
+    """Read a topic, several, or a compiled pattern. Raises TypeError, ConfigurationError, UnicodeException."""
     if isinstance(topic, re.Pattern):
         return TopicChoice([], checked_pattern(topic), single=False)
     if isinstance(topic, (list, tuple, set, frozenset)):

@@ -123,8 +123,6 @@ class KafkaClient:
         """Fetch the metadata of all brokers and topics. Waits; raises NoBrokersAvailableError."""
         self.cluster.update()
 
-    # -- groups -----------------------------------------------------------------------------------------------------
-
     def groups(self, *, lag: bool = False) -> list[GroupListing]:
         """Return all consumer groups that the user may describe, by name. Raises NoBrokersAvailableError.
 

@@ -119,7 +119,6 @@ def _exists(info: TopicInfo | None) -> bool:
 
 
 def _ready(info: TopicInfo | None) -> bool:
-    """Return whether a topic that was just created can be used."""
     if info is None or info.error_code or not info.partitions:
         return False
     return all(partition.leader >= 0 for partition in info.partitions.values())
@@ -176,8 +175,6 @@ class Cluster(View):
         self._asking.close()
         self._asking.reopen()
 
-    # -- topics -----------------------------------------------------------------------------------------------------
-
     def obtain(self, name: str) -> None:
         """Get a topic into the metadata; may create it. Raises the errors of :meth:`TopicDict.__getitem__`."""
         if not is_legal(name):
@@ -207,7 +204,6 @@ class Cluster(View):
         return info
 
     def _catch_up(self) -> None:
-        """Merge the next response into the newest metadata."""
         self._asking.snapshot = self.snapshot
 
     def update_topic(self, name: str) -> None:
@@ -217,8 +213,6 @@ class Cluster(View):
         checked = self._fresh_at.get(name, self._asking.refreshed_at)
         if self._asking.handler.now() - checked >= self._asking.metadata_max_age:
             self._look_at(name)
-
-    # -- offsets ----------------------------------------------------------------------------------------------------
 
     def offsets_at(
         self, keys: Iterable[TopicPartition], timestamp: int
@@ -231,8 +225,6 @@ class Cluster(View):
             answers.update(self._offsets.list_offsets(dict.fromkeys(beyond, OffsetType.LATEST), self._patience))
         there = self._asking.snapshot
         return {tp: _as_response(answers[tp], there.partition(tp) is not None) for tp in wanted}
-
-    # -- groups -----------------------------------------------------------------------------------------------------
 
     def get_group_coordinator(self, consumer_group: Any) -> Broker | None:
         """Return the coordinator of a consumer group. Waits; raises the broker's error."""

@@ -21,8 +21,6 @@ T = TypeVar("T")
 
 
 class MemberMetadata(NamedTuple):
-    """A member's subscription."""
-
     version: int
     topic_names: list[bytes]
     user_data: bytes

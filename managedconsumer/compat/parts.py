@@ -211,8 +211,6 @@ class Topic:
             self._seen = info
         return self._partitions
 
-    # -- offsets ----------------------------------------------------------------------------------------------------
-
     def fetch_offset_limits(self, offsets_before: Any, max_offsets: int = 1) -> dict[int, OffsetPartitionResponse]:
         """Return each partition's first offset whose message is not older than ``offsets_before``. Waits.
 
@@ -239,8 +237,6 @@ class Topic:
     def update(self, metadata: Any = None) -> None:  # pykafka passes its own metadata object
         """Fetch the topic's metadata now. Waits; raises NoBrokersAvailableError."""
         self._view.update_topic(self._text)
-
-    # -- consumers --------------------------------------------------------------------------------------------------
 
     def get_simple_consumer(
         self, consumer_group: Any = None, use_rdkafka: bool = False, **kwargs: Unpack[SimpleConsumerOptions]
@@ -299,7 +295,6 @@ class View:
         return self._brokers
 
     def broker(self, node_id: int) -> Broker | None:
-        """Return a broker by id, or None."""
         return self.brokers.get(node_id)
 
     def topic(self, name: str) -> Topic:
@@ -325,7 +320,6 @@ class View:
         raise self._offline(f"metadata of topic {name}")
 
     def update_topic(self, name: str) -> None:
-        """Fetch a topic's metadata."""
         raise self._offline(f"metadata of topic {name}")
 
     def _offline(self, what: str) -> err.IllegalStateError:
@@ -344,7 +338,6 @@ class FrozenView(View):
 
     @classmethod
     def of_partitions(cls, partitions: Iterable[TopicPartition]) -> FrozenView:
-        """Return a view in which only the partitions are known."""
         topics: dict[str, dict[int, PartitionInfo]] = {}
         for name, number in partitions:
             topics.setdefault(name, {})[number] = PartitionInfo(name, number, -1)

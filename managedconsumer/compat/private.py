@@ -24,10 +24,7 @@ class OwnedPartition:
 
     @property
     def last_offset_consumed(self) -> int:
-        """The offset last consumed, -1 if none was; at ``OffsetType.LATEST`` the last one in the log.
-
-        Waits for the broker if the position is not known yet.
-        """
+        """The offset last consumed, -1 if none was; at OffsetType.LATEST the log's last one, for which it waits."""
         return self.next_offset - 1
 
     @property

@@ -129,7 +129,6 @@ class ArrowReading(_Open):
 
     @property
     def schema(self) -> Any:
-        """The ``pyarrow.Schema`` of every batch."""
         return arrow.schema(self._columns) if self._typed is None else self._typed.schema
 
     def __iter__(self) -> Iterator[Any]:

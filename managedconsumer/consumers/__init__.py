@@ -5,8 +5,9 @@ A program that imports the classes, and perhaps makes no consumer, does not pay 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from managedconsumer.lazy import lazily
 
 if TYPE_CHECKING:
     from managedconsumer.consumers.aio import AsyncReader as AsyncReader
@@ -32,12 +33,4 @@ _NAMES = {
     "running": "Running",
     "session": "Session",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value  # the next look-up is an ordinary one
-    return value
+_, __getattr__ = lazily(__name__, _NAMES)

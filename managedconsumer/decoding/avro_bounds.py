@@ -20,10 +20,7 @@ _DEEPEST = 100
 
 
 class Size(NamedTuple):
-    """``weight``: bytes of a value in columns, without items of arrays and symbols of enums.
-
-    ``longest``: the same with the longest symbols. ``least``: the least encoded bytes.
-    """
+    """Bytes in columns without items and symbols, the same with the longest symbols, and the least encoded bytes."""
 
     weight: int
     longest: int
@@ -57,7 +54,6 @@ class Bounds:
         self.weight, self._longest, _ = self.size(schema)
 
     def size(self, schema: Any) -> Size:
-        """Return the size of a type in the schema."""
         if isinstance(schema, list):
             weights, longest, least = zip(*map(self.size, schema), strict=True)
             return Size(max(weights), max(longest), 1 + min(least))
@@ -198,7 +194,6 @@ class _Walk:
 
 
 def _named(schema: Any) -> Iterator[tuple[str, Any]]:
-    """Yield all named types of a schema."""
     if isinstance(schema, list):
         for each in schema:
             yield from _named(each)

@@ -32,10 +32,7 @@ class Evolution(NamedTuple):
 
 
 def evolution(writer: Any, wanted: Shape, canonical: Callable[[Any], str]) -> Evolution | None:
-    """Return the conversion from a schema of ``fastavro.parse_schema`` to ``wanted``; None: not possible here.
-
-    ``canonical``: ``fastavro.schema.to_parsing_canonical_form``.
-    """
+    """Return the conversion of a ``fastavro.parse_schema`` to ``wanted``, by its ``canonical`` form; None: not here."""
     try:
         shape = shape_of(writer)
     except ConfigurationError:  # the reader may drop a field that cannot be a column

@@ -39,7 +39,6 @@ class Shape:
     schema: Any = field(default=None, compare=False, repr=False)
 
     def column(self, compiled: Any, pa: Any) -> Any:
-        """Return an empty column of the compiled module."""
         options = dict(self.options)
         if self.fields or self.name == "Record":  # which may be empty
             options["fields"] = [each.column(compiled, pa) for each in self.fields]

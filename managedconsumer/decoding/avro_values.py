@@ -46,8 +46,6 @@ class Known(NamedTuple):
 
 
 class AvroDecoder(Decoder):
-    """Decodes Avro."""
-
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
 
@@ -193,10 +191,7 @@ def _fastavro() -> Any:
 
 
 def _understood(schema: Any) -> Any:
-    """Drop logical types that Spark has no type for (a UUID stays a string, a time of day a number).
-
-    Also drops wrong ones, such as a decimal without a precision, as the specification demands.
-    """
+    """Drop logical types that are wrong, or that Spark has no type for (a UUID stays a string)."""
     if isinstance(schema, list):
         return [_understood(each) for each in schema]
     if not isinstance(schema, dict):

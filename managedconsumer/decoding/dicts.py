@@ -15,10 +15,7 @@ Read = Callable[[bytes], Any]
 
 
 def reader_of(registry: Schemas) -> Read:
-    """Return a function that decodes a value to what its schema describes: a dict for a record or message.
-
-    It raises RegistryError if the registry does not answer, and any other Exception for a value that is bad.
-    """
+    """Return a function that decodes a value to a dict; it raises RegistryError, or another for a bad value."""
 
     @lru_cache(maxsize=256)
     def read_of(number: int) -> Read:

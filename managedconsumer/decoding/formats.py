@@ -26,8 +26,6 @@ def told(error: Exception) -> str:
 
 
 class Decoder(Protocol):
-    """Decodes values into an Arrow column."""
-
     def type(self) -> Any:
         """Return the column's ``pyarrow.DataType``. Raises ConfigurationError for a schema that cannot be a column."""
 
@@ -55,7 +53,6 @@ class ValueFormat:
 
 
 def missing(package: str, error: ImportError) -> MissingPackageError:
-    """Return the error for a package that is not installed."""
     return MissingPackageError(
         f"typed values need {package} ({error}): pip install '{package}', in Spark on the driver and the executors "
         "(what the extra 'managedconsumer[typed]' brings)"
@@ -70,10 +67,7 @@ def errors_type(names: Iterable[str]) -> Any:
 
 
 def decode(decoders: Mapping[str, Decoder], columns: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield ``columns`` with those of ``decoders`` decoded, and the errors; in parts if they are too large.
-
-    A value that cannot be decoded is null, and its row of the errors has the reason and its bytes.
-    """
+    """Yield ``columns`` with those of ``decoders`` decoded, and the errors; in parts if they are too large."""
     rows = len(next(iter(columns.values())))
     made, bad = dict(columns), {}
     try:
@@ -101,10 +95,7 @@ def _errors(columns: Mapping[str, Any], bad: Mapping[str, Mapping[int, str]], ro
 
 
 def by_halves(array: Callable[[Any], Any], kind: Any, raw: Any) -> Decoded:
-    """Decode with ``array``, which makes an array of type ``kind``, or raises any Exception if a value is bad.
-
-    First all values at once; on an error each half by itself, down to the bad value.
-    """
+    """Decode with ``array``, which raises for a bad value: first all, then each half, down to the bad value."""
     import pyarrow as pa
 
     bad: dict[int, str] = {}

@@ -50,7 +50,6 @@ def take_id(value: bytes) -> tuple[int, bytes]:
 
 
 def number_in(value: bytes | None) -> int | None:
-    """Return the schema's id that the value begins with, or None."""
     if value is None or len(value) < PREFIX or value[0] != 0:
         return None
     return int.from_bytes(value[1:PREFIX], "big")

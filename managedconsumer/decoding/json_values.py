@@ -16,8 +16,6 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)\Z")
 
 
 class JsonDecoder(Decoder):
-    """Decodes JSON."""
-
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc

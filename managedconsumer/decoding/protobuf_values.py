@@ -24,8 +24,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 class ProtobufDecoder(Decoder):
-    """Decodes Protobuf."""
-
     def __init__(self, value_format: ValueFormat) -> None:
         import pyarrow as pa
 
@@ -177,14 +175,10 @@ def file_of(serialized: str) -> Any:
 
 def _modules() -> tuple[Any, Any, Any, Any]:
     try:
-        return (
-            import_module("google.protobuf.descriptor_pool"),
-            import_module("google.protobuf.descriptor_pb2"),
-            import_module("google.protobuf.message_factory"),
-            import_module("google.protobuf.message"),
-        )
+        from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
     except ImportError as error:
         raise missing("protobuf>=6.31", error) from None
+    return descriptor_pool, descriptor_pb2, message_factory, message
 
 
 def _protobufs_own() -> dict[str, bytes]:

@@ -48,7 +48,6 @@ class PrometheusRegistry(Metrics):
         return []
 
     def collect(self) -> Iterator[Any]:
-        """The families of prometheus_client."""
         from prometheus_client.core import Metric
 
         for name, kind, text, samples in self.families():
@@ -149,11 +148,9 @@ class _Instrument:
         self._instrument, self._attributes = instrument, attributes
 
     def inc(self, amount: float = 1.0) -> None:
-        """Add ``amount``."""
         self._instrument.add(amount, self._attributes)
 
     def observe(self, seconds: float) -> None:
-        """Add one measurement, in seconds."""
         self._instrument.record(seconds, self._attributes)
 
 

@@ -135,7 +135,6 @@ class FlightRecorder:
 
     @property
     def closing(self) -> bool:
-        """True when the worker has to end."""
         return self._closing
 
     def close(self) -> None:

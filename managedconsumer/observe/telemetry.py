@@ -57,7 +57,6 @@ class Request(NamedTuple):
 
     @property
     def api(self) -> schemas.Api:
-        """The request of the protocol."""
         return schemas.GET_TELEMETRY_SUBSCRIPTIONS if self.subscription is None else schemas.PUSH_TELEMETRY
 
 
@@ -98,7 +97,6 @@ class Telemetry:
         return self._due
 
     def next_request(self, now: float) -> Request | None:
-        """The request that is due, or None."""
         if now < self.next_deadline(now):
             return None
         return Request(self.subscription if self.stage is Stage.PUSH else None)

@@ -42,15 +42,11 @@ class Gap(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Its length."""
         return self.end - self.start
 
 
 class Round(NamedTuple):
-    """One rebalance, from the start of its first member to the end of its last one (None: unfinished).
-
-    ``causes``: its reasons, as texts; empty if a member that was not watched began it.
-    """
+    """One rebalance, from its first member's start to its last one's end (None: unfinished), and its reasons."""
 
     generation: int
     start: float

@@ -39,7 +39,6 @@ class Tracing:
     """Makes the spans of one consumer group. Thread-safe."""
 
     def __init__(self, tracer: Any = None, group: str | None = None) -> None:
-        """See :func:`process_span`."""
         try:
             from opentelemetry import propagate, trace
             from opentelemetry.context import Context
@@ -55,8 +54,6 @@ class Tracing:
             self._shared["messaging.consumer.group.name"] = group
 
     def around(self, handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """``handler``, in a span each time it is called."""
-
         def traced(given: Any) -> Any:
             with self.span(given):
                 return handler(given)
@@ -64,8 +61,6 @@ class Tracing:
         return traced
 
     def around_async(self, handler: Callable[[Any], Awaitable[Any]]) -> Callable[[Any], Awaitable[Any]]:
-        """The same for a coroutine function."""
-
         async def traced(given: Any) -> Any:
             with self.span(given):
                 return await handler(given)
@@ -74,7 +69,6 @@ class Tracing:
 
     @contextmanager
     def span(self, given: Any) -> Iterator[Any]:
-        """See :func:`process_span`."""
         together = isinstance(given, (list, tuple))
         messages: Sequence[Any] = given if together else (given,)
         contexts = [self._created(message) for message in messages]
@@ -114,7 +108,6 @@ class Tracing:
 
 
 def _place(message: Any) -> dict[str, Any]:
-    """The attributes of one message."""
     return {_TOPIC: message.topic, _PARTITION: str(message.partition_id), _OFFSET: message.offset}
 
 

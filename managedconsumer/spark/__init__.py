@@ -5,8 +5,9 @@ The names are loaded on first use, so that importing this package needs no PySpa
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from managedconsumer.lazy import lazily
 
 if TYPE_CHECKING:
     from managedconsumer.spark.claiming import group_claims as group_claims
@@ -30,33 +31,21 @@ if TYPE_CHECKING:
     from managedconsumer.spark.source import ManagedKafkaSource as ManagedKafkaSource
     from managedconsumer.spark.source import ManagedKafkaStreamReader as ManagedKafkaStreamReader
 
-_HOMES = {
-    "ClaimLog": "claims.log",
-    "ClaimStore": "claims.chains",
-    "ColumnsUsed": "plans",
-    "DeltaClaims": "claims.delta",
-    "GroupClaims": "claims.group",
-    "IcebergClaims": "claims.iceberg",
-    "LagListener": "lag",
-    "ManagedKafkaReader": "source",
-    "ManagedKafkaSource": "source",
-    "ManagedKafkaStreamReader": "source",
-    "ObjectClaims": "claims.chains",
-    "PageViewCounts": "pageviews",
-    "PageViews": "events",
-    "ProgressListener": "progress",
-    "SourceLag": "lag",
-    "SqlClaims": "claims.sql",
-    "columns_used": "plans",
-    "group_claims": "claiming",
-    "make_session": "session",
-    "progress_of": "reports",
+_NAMES = {
+    "claiming": "group_claims",
+    "claims.chains": "ClaimStore ObjectClaims",
+    "claims.delta": "DeltaClaims",
+    "claims.group": "GroupClaims",
+    "claims.iceberg": "IcebergClaims",
+    "claims.log": "ClaimLog",
+    "claims.sql": "SqlClaims",
+    "events": "PageViews",
+    "lag": "LagListener SourceLag",
+    "pageviews": "PageViewCounts",
+    "plans": "ColumnsUsed columns_used",
+    "progress": "ProgressListener",
+    "reports": "progress_of",
+    "session": "make_session",
+    "source": "ManagedKafkaReader ManagedKafkaSource ManagedKafkaStreamReader",
 }
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__all__, __getattr__ = lazily(__name__, _NAMES)

@@ -43,10 +43,7 @@ class TopicHolds:
         self._held: dict[str, Any] = {}
 
     def hold(self) -> None:
-        """Lock the topics of the view. Raises ConfigurationError if another source of the application has one.
-
-        Does nothing with ``group.mode=member``, which allows sharing, and outside of Spark.
-        """
+        """Lock the topics unless sources may share them; raises ConfigurationError if another source has one."""
         where = place()
         if where is None or self._options.shares or not self._options.is_member:
             return
@@ -58,7 +55,6 @@ class TopicHolds:
                 self._handler.sleep(_PAUSE)
 
     def release(self) -> None:
-        """Release all locks. Idempotent."""
         while self._held:
             self._held.popitem()[1].close()
 

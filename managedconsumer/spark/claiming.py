@@ -54,8 +54,6 @@ class Claiming:
 
 
 class _Logged(Claiming):
-    """Claims in a log."""
-
     decide = True
 
     def __init__(self, log: ClaimLog, new_id: Callable[[], str]) -> None:
@@ -129,8 +127,6 @@ class LogClaiming(_Logged):
 
 
 class GroupClaiming(_Logged):
-    """The group's commits are the claims."""
-
     by_group = True
 
     log: GroupClaims
@@ -152,7 +148,6 @@ class GroupClaiming(_Logged):
 
 
 def claiming_of(view: TopicView, commit: Commit) -> Claiming:
-    """Return the claims that the options of ``view`` ask for."""
     options, new_id = view.options, view.handler.new_id
     if options.claims is not None:
         return GroupClaiming(_group_claims(options.claims, lambda tps: commits_of(view, tps), commit), new_id)

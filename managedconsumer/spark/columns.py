@@ -42,7 +42,6 @@ def of_kafka(columns: tuple[str, ...], typed: tuple[str, ...]) -> tuple[str, ...
 
 @lru_cache(maxsize=1)
 def range_type() -> Any:
-    """The type of ``range``."""
     import pyarrow as pa
 
     return pa.struct([("data", pa.string()), ("start", pa.int64()), ("stop", pa.int64())])

@@ -35,10 +35,7 @@ _PROGRESS_PATIENCE, _PROGRESS_PAUSE = 1.0, 5.0
 
 
 class StreamDriver:
-    """Plans the batches of one query, one call at a time; nothing is opened before the first call.
-
-    Where a partition is read from is decided in :mod:`managedconsumer.spark.positions`.
-    """
+    """Plans the batches of one query, one call at a time; nothing is opened before the first call."""
 
     def __init__(self, options: SourceOptions, listener: Any = None, query: str = "") -> None:
         """``query``: the query's name in its checkpoint, if it has one already."""
@@ -314,7 +311,6 @@ class StreamDriver:
         return {tp: epoch for tp in planned if (epoch := epochs.get(tp, -1)) >= 0}
 
     def _nap(self) -> None:
-        """Wait until the brokers may be asked again."""
         seconds = self.view.look_again_in()
         if self.member is not None:
             self.member.wait(seconds or LOOK_EVERY)

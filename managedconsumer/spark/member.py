@@ -124,11 +124,9 @@ class QueryMember:
 
     @property
     def saved(self) -> bool:
-        """True if everything that is finished is committed."""
         return all(self._committed.get(tp) == offset for tp, offset in self._unsaved.items())
 
     def committed(self, tp: TopicPartition) -> int | None:
-        """Return the last known committed offset."""
         return self._committed.get(tp)
 
     def commit(self) -> bool:
@@ -192,7 +190,6 @@ class QueryMember:
         return carry_out(self._hand_over.elect(event), self._do)
 
     def take_over(self, event: ev.Assigned) -> str | None:
-        """Take over the assigned partitions."""
         if self._others is None and not event.is_leader:
             self._look_around()
         return carry_out(self._hand_over.take_over(event), self._do)
@@ -205,18 +202,15 @@ class QueryMember:
         """Do nothing: no record is handed out between two batches, and a commit checks the membership."""
 
     def observe(self, event: ev.Event) -> None:
-        """Log one line for each change."""
         self._log.observe(event, self.generation)
 
     # -- what the hand-over asks ------------------------------------------------------------------------
 
     @property
     def generation(self) -> Generation:
-        """The generation of the membership."""
         return self.member.generation
 
     def owned(self) -> list[TopicPartition]:
-        """Return the present assignment."""
         return sorted(self.positions)
 
     def current(self, generation: Generation) -> bool:
@@ -224,19 +218,15 @@ class QueryMember:
         return self.member.current(generation)
 
     def current_member(self, generation: Generation) -> bool:
-        """True while the member id is that of ``generation``."""
         return self.joined() and self.generation.member_id == generation.member_id
 
     def joined(self) -> bool:
-        """True while the query is a member of the group."""
         return self.member.joined
 
     def subscribed(self, topic: str) -> bool:
-        """True if the query reads ``topic``."""
         return self.view.wants(topic)
 
     def snapshot(self) -> ClusterSnapshot:
-        """The metadata as last seen."""
         return self.view.cluster.snapshot
 
     # -- the steps of a hand-over -----------------------------------------------------------------------
@@ -281,7 +271,6 @@ class QueryMember:
                 known.pop(tp, None)
 
     def _place(self, step: handover.TakeOver) -> None:
-        """Look up the positions of newly assigned partitions."""
         new = [tp for tp in step.share if tp not in self.positions]
         found, committed = self._find_positions(new) if new else ({}, {})
         if self.current(step.generation):

@@ -202,7 +202,6 @@ class SourceOptions:
 
     @property
     def group_protocol(self) -> str:
-        """``classic`` or ``consumer``."""
         return _word(self.kafka, "group.protocol", GROUP_PROTOCOLS, "kafka.")
 
     @property
@@ -226,7 +225,6 @@ class SourceOptions:
         return tuple(sorted(self.kafka.items()))
 
     def settings(self) -> ConnectionSettings:
-        """How to connect."""
         return ConnectionSettings(
             client_id=self.kafka.get("client.id", "managedconsumer-spark"),
             request_timeout_ms=_kafka_number(self.kafka, "request.timeout.ms", 1, 30_000),
@@ -234,7 +232,6 @@ class SourceOptions:
         )
 
     def limits(self) -> RangeLimits:
-        """How the executors fetch."""
         return RangeLimits(
             partition_max_bytes=_kafka_number(self.kafka, "max.partition.fetch.bytes", 1, 1024 * 1024),
             max_wait_ms=_kafka_number(self.kafka, "fetch.max.wait.ms", 0, 500),

@@ -168,7 +168,6 @@ class PageViewCounts:
         return deleted
 
     def _home(self, data: str) -> Path:
-        """Return the directory of a batch."""
         return self.path / (data if data.startswith(f"{_DATA}/") else f"{_DATA}/{data}")
 
     def write_totals(self, spark: Any) -> Path:

@@ -78,7 +78,6 @@ def columns_used(frame: Any, source: str = "managedkafka") -> list[ColumnsUsed]:
 
 
 def _nodes(plan: Any) -> Iterator[tuple[Any, list[Any]]]:
-    """Every operator of a plan, with those below it."""
     children = list(_items(plan.children()))
     yield plan, children
     for child in children:

@@ -24,10 +24,7 @@ _SHOWN = 12
 
 
 class Author(NamedTuple):
-    """The author of a commit: the query, the number of its batches, and its starting option.
-
-    ``data``: the batch that the commit claims, if the group is the claim log.
-    """
+    """The author of a commit: query, number of batches, starting option; ``data``: the batch that it claims, if any."""
 
     query: str
     batch: int
@@ -79,10 +76,7 @@ class Known(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """``offset`` None: the log's start. ``said``: why this is not where the user said, for the log; "": it is.
-
-    ``group``: what the group says, if the choice was made against it.
-    """
+    """``offset`` None: the log's start. ``said``: why it is not the user's. ``group``: the group's, if outvoted."""
 
     offset: int | None
     said: str = ""
@@ -90,10 +84,7 @@ class Choice(NamedTuple):
 
 
 def choose(known: Known, query: Query, *, has_store: bool = False) -> Choice:
-    """Where one partition is read from; strongest first: claims, checkpoint, group, ``startingOffsets``.
-
-    With a store the group's commit counts for nothing. Raises ConfigurationError for a conflict with ``fail``.
-    """
+    """Decide where one partition is read from; strongest first: claims, checkpoint, group, ``startingOffsets``."""
     if known.claimed is not None:
         return Choice(known.claimed)
     if has_store or known.committed is None:

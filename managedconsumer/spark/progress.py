@@ -81,8 +81,6 @@ class ProgressListener(StreamingQueryListener):
         self._closing = False
         self._worker = self._handler.spawn("spark-progress", self._run)
 
-    # -- what Spark tells -----------------------------------------------------------------------------
-
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # Spark's names
         """Do nothing: there is no progress yet."""
 
@@ -102,8 +100,6 @@ class ProgressListener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Do nothing: :meth:`close` waits for the last commit."""
-
-    # -- the worker -----------------------------------------------------------------------------------
 
     @property
     def committed(self) -> dict[TopicPartition, int]:

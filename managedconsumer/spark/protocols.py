@@ -25,7 +25,6 @@ class How(NamedTuple):
 
     @classmethod
     def of(cls, options: SourceOptions) -> How:
-        """Read the choice from the options."""
         return cls(options.group_protocol, tuple(options.assignor_names()))
 
     def instead(self, options: SourceOptions, error: err.ProtocolClientError) -> tuple[How, str] | None:
@@ -42,15 +41,11 @@ class How(NamedTuple):
         return None
 
     def negotiation(self, options: SourceOptions) -> Negotiation:
-        """Return the negotiation for a machine of this kind."""
         offered = [getattr(assignors, name)() for name in self.assignor_names]
         return Negotiation(offered, options.kafka.get("client.rack") or None, incremental=self.protocol == CONSUMER)
 
     def membership(self, options: SourceOptions, query: str) -> MembershipConfig:
-        """Return the membership's settings; a classic member is static, by the name of its checkpoint.
-
-        (KIP-848 does not let a member take the place of one that has died before the session of that one is over.)
-        """
+        """Return the membership's settings; a classic member is static, by the name of its checkpoint."""
         config = options.membership()
         if not query or self.protocol == CONSUMER or "group.instance.id" in options.kafka:
             return config
@@ -64,7 +59,6 @@ class How(NamedTuple):
         protocols: Callable[[], Sequence[tuple[str, bytes]]],
         topics: Callable[[], Sequence[str]],
     ) -> Membership | ConsumerGroupMembership:
-        """A machine for one life of a member."""
         if self.protocol != CONSUMER:
             return Membership(config, protocols, handler.random, handler.now)
         config = config._replace(

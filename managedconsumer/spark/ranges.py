@@ -44,10 +44,7 @@ def plain_offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartitio
 
 
 def log_ends(latest: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """The ends of the logs, of what a progress report has as ``latestOffset``.
-
-    With PySpark 4.0 and 4.1 that is the offset of the last batch. It has the ends of the logs if it has a limit.
-    """
+    """The ends of the logs in a report's ``latestOffset``, which is the last batch in PySpark 4.0 and 4.1."""
     if "version" not in latest:
         return plain_offsets(latest)
     return StreamOffset.from_json(latest).ends | plain_offsets(latest.get("logs") or {})
@@ -98,7 +95,6 @@ class StreamOffset:
     def _nested(
         self, tps: Iterable[TopicPartition], nested: dict[str, dict[str, list[int]]]
     ) -> dict[str, dict[str, list[int]]]:
-        """Add ``tps`` to ``nested``, and return it."""
         ranges, epochs = self.ranges, self.epochs
         last, parts = "", {}
         for tp in tps:

@@ -7,12 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Collection, Iterator, Mapping
 
 from managedconsumer import errors as err
+from managedconsumer.garbage import freeze_modules
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
 from managedconsumer.runtime.cluster.shared_clusters import shared_cluster
 from managedconsumer.runtime.fetch_ranges import Range, fetch_ranges
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.acknowledging import acknowledge_at_once
-from managedconsumer.spark.collection import freeze_modules
 from managedconsumer.spark.columns import ERRORS, RANGE, of_kafka, range_column
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.tasks import Task

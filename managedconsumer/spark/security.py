@@ -15,10 +15,7 @@ _JAAS_VALUE = r'\b{name}\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\'|([^
 
 
 def security_from(kafka: Mapping[str, str]) -> Security:
-    """Read ``kafka``: settings by lower-case name without the prefix ``kafka.``.
-
-    Raises ConfigurationError, also for Java's key stores (JKS, PKCS12), in place of which PEM files are read.
-    """
+    """Read settings by lower-case name without ``kafka.``. Raises ConfigurationError, also for Java's key stores."""
     protocol = kafka.get("security.protocol", "PLAINTEXT").upper()
     tls: dict[str, Any] = {}
     if protocol in ("SSL", "SASL_SSL"):
@@ -92,7 +89,6 @@ class TokenProvider(NamedTuple):
         return cast("Callable[[], Token]", found)
 
     def __call__(self) -> Token:
-        """Return a token."""
         return self.load()()
 
 

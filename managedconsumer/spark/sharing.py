@@ -57,7 +57,6 @@ class SharingLog:
         self._told: set[str] = set()
 
     def note(self, others: set[str], topics: Collection[str]) -> None:
-        """Warn of those ``others`` that were not there before."""
         new = others - self._told
         self._told = others | self._told
         if new:

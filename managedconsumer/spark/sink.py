@@ -88,10 +88,7 @@ class Sink:
         _Producer(self._kafka)  # librdkafka says what is wrong with the settings
 
     def write(self, rows: Iterable[Any]) -> Sent:
-        """In a task: send rows, which are Arrow batches or PySpark's ``Row``, and wait until the brokers have them.
-
-        Raises ProduceFailureError. Then, and where the task is killed, what has not been sent is dropped.
-        """
+        """In a task: send Arrow batches or rows, and wait for the brokers. Raises ProduceFailureError."""
         producer = _producer(os.getpid(), tuple(sorted(self._kafka.items())))
         try:
             return Sent(producer.send(self._records(rows), self._topic))
@@ -181,7 +178,6 @@ class _Producer:
         return count
 
     def drop(self) -> None:
-        """Send nothing more."""
         self._inner.purge(blocking=False)
 
     def _put(self, topic: str | None, partition: int | None, value: Any, key: Any, headers: Any) -> None:
@@ -259,7 +255,6 @@ class ManagedKafkaWriter(spark.DataSourceArrowWriter):
         self._sink = Sink(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        """On an executor."""
         return self._sink.write(iterator)
 
 
@@ -271,5 +266,4 @@ class ManagedKafkaStreamWriter(getattr(spark, "DataSourceStreamArrowWriter", spa
         self._sink = Sink(options, schema)
 
     def write(self, iterator: Iterator[Any]) -> Sent:
-        """On an executor, for each batch."""
         return self._sink.write(iterator)

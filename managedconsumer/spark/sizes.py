@@ -53,5 +53,4 @@ class RecordSizes:
         return float(chunk.nbytes) / max(1, chunk.record_count or chunk.next_fetch_offset - start)
 
     def close(self) -> None:
-        """Close the connections. Idempotent."""
         self._cluster.close_idle()

@@ -25,7 +25,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
-from managedconsumer.garbage import no_collection
+from managedconsumer.garbage import freeze_modules, no_collection
 
 try:
     import_module("pyarrow")  # read() needs it; better to hear of it here
@@ -50,7 +50,6 @@ except ImportError:  # PySpark 4.0 and 4.1 have no admission control, and run Tr
 
 
 from managedconsumer.spark.catalog import metadata_of, with_those_of
-from managedconsumer.spark.collection import freeze_modules
 from managedconsumer.spark.columns import ERRORS, RANGE, range_type
 from managedconsumer.spark.options import SourceOptions
 from managedconsumer.spark.pace import at_most

@@ -57,10 +57,7 @@ def _unpickled(columns: tuple[tuple[Any, ...], ...], *others: Any) -> Task:
 
 
 def split(ranges: Mapping[TopicPartition, OffsetRange], min_partitions: int | None = None) -> list[Slice]:
-    """Return one slice per range that is not empty; cut large ones until there are about ``min_partitions``.
-
-    The number of pieces is in proportion to the size, as in Spark's own source.
-    """
+    """One slice for each range that is not empty; large ones are cut, by their size, into about ``min_partitions``."""
     wanted = sorted([tp + entry for tp, entry in ranges.items() if entry[0] < entry[1]])
     if min_partitions is None or min_partitions <= len(wanted):
         return [*each(Slice, wanted)]

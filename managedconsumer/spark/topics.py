@@ -56,8 +56,6 @@ class TopicView:
             self.link.close()
         self.cluster.close()
 
-    # -- partitions -----------------------------------------------------------------------------------
-
     def partitions(self) -> list[TopicPartition]:
         """Return all partitions that the options name, from metadata that is at most ``metadata.max.age.ms`` old."""
         chosen = self.options.topics
@@ -119,13 +117,8 @@ class TopicView:
                 return err.UnknownTopicOrPartition(f"topic {tp.topic!r} has no partition {tp.partition}")
         return None
 
-    # -- offsets --------------------------------------------------------------------------------------
-
     def ends(self, tps: Collection[TopicPartition], *, fresh: bool = False) -> Offsets:
-        """Return the logs' ends, at most ``LOOK_EVERY`` seconds old, or new ones with ``fresh``.
-
-        While a broker cannot be reached, the ends of its partitions are those seen last.
-        """
+        """Return the logs' ends, new ones with ``fresh``; while a broker is away, those of its partitions seen last."""
         known = self._logs.ends
         if tps and (fresh or self.look_again_in() == 0.0 or not (alike(known, tps) or known.keys() >= set(tps))):
             self._look(tps)
@@ -161,7 +154,6 @@ class TopicView:
         return self._logs.shown()
 
     def starts(self, tps: Collection[TopicPartition]) -> Offsets:
-        """Return where the logs begin."""
         if not tps:
             return {}
         began, begins = self.handler.now(), self._begins

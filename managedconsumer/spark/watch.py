@@ -41,10 +41,7 @@ class LogWatch:
                 self._epochs[tp], self._ends[tp] = epoch, before.ranges[tp].stop
 
     def moved(self, positions: Mapping[TopicPartition, int]) -> Offsets:
-        """Return new positions for those partitions whose records are not those that were read before.
-
-        Raises OffsetOutOfRangeError for them unless ``failOnDataLoss`` is false. Cheap without news from the brokers.
-        """
+        """Return new positions of partitions whose records are others now; see :meth:`lost`. Cheap without news."""
         if not positions:
             return {}
         ends = self._view.ends(positions)
@@ -86,8 +83,6 @@ class LogWatch:
             self._view.handler.sleep(_LOOK_PAUSE)
             beyond = {tp: end for tp, end in self._view.ends(list(beyond), fresh=True).items() if positions[tp] > end}
         return beyond
-
-    # -- what can have happened -------------------------------------------------------------------------
 
     def _created_again(self, positions: Mapping[TopicPartition, int]) -> Offsets:
         topics = self._view.cluster.snapshot.topics

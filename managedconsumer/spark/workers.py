@@ -38,10 +38,7 @@ _NAME = f".{36 * '0'}.sock"  # as long as Spark's, which are UUIDs
 
 
 def use_this_python() -> None:
-    """Let drivers and workers use this very Python, unless the environment names another one.
-
-    Where PySpark is installed in it, workers take that one instead of ``pyspark.zip`` (POSIX only).
-    """
+    """Let drivers and workers use this Python and its PySpark (POSIX), unless the environment names another one."""
     if "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = without_zip() or sys.executable
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

@@ -5,9 +5,9 @@ An adapter is imported when it is first used; its packages (psycopg, duckdb, del
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from managedconsumer.lazy import lazily
 from managedconsumer.stores.errors import AlreadyStoredError, ConflictError, FencedStoreError, StoreWentBackError
 from managedconsumer.stores.rows import Move, Row
 from managedconsumer.stores.store import Store
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from managedconsumer.stores.kafka import KafkaStore as KafkaStore
     from managedconsumer.stores.sql import SQLStore as SQLStore
 
-_HOMES = {
-    "DeltaStore": "delta",
-    "DirectoryStore": "directory",
-    "IcebergStore": "iceberg",
-    "KafkaStore": "kafka",
-    "SQLStore": "sql",
+_NAMES = {
+    "delta": "DeltaStore",
+    "directory": "DirectoryStore",
+    "iceberg": "IcebergStore",
+    "kafka": "KafkaStore",
+    "sql": "SQLStore",
 }
-
+_adapters, __getattr__ = lazily(__name__, _NAMES)
 __all__ = [  # noqa: PLE0604
     "AlreadyStoredError",
     "ConflictError",
@@ -35,13 +35,5 @@ __all__ = [  # noqa: PLE0604
     "Row",
     "Store",
     "StoreWentBackError",
-    *sorted(_HOMES),
+    *_adapters,
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value

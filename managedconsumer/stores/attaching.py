@@ -52,15 +52,11 @@ def attach(store: Fence, consumer: Any, group: str | None, own_id: str) -> Store
 
 
 def partitions_of(consumer: Any) -> list[TopicPartition]:
-    """Return the partitions of the consumer."""
     return sorted(TopicPartition(*each.key) for each in consumer.partitions.values())
 
 
 class StoreClaimer:
-    """Claims partitions for a consumer in its present generation, and moves its positions.
-
-    It is the consumer's listener, which calls the user's listener (``inner``) and returns its coroutines.
-    """
+    """A consumer's listener: claims its partitions, moves its positions, and calls the user's listener (``inner``)."""
 
     def __init__(self, store: Fence, consumer: Any, group: str, own_id: str, *, confirmed: bool) -> None:
         """``confirmed``: Kafka can be asked whether the consumer may commit for its group."""
@@ -83,7 +79,6 @@ class StoreClaimer:
             self.give_up(gone)
 
     def give_up(self, tps: Collection[TopicPartition]) -> None:
-        """The consumer has lost these partitions."""
         self._claimed.difference_update(tps)
         self._interrupted.difference_update(tps)
         self.store.give_up(self.group, tps)

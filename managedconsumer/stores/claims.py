@@ -106,7 +106,6 @@ class Claim:
         self.unsure = False
 
     def went_back(self, row: Row | None) -> None:
-        """The store went back to ``row``."""
         self.reached = max(self.next or 0, self.reached or 0)
         self.row = self.row.back_at(row)
         self.owed, self.unsure = None, False
@@ -173,7 +172,6 @@ class Claims:
         return {tp: end for tp, end in ends.items() if end is not None}
 
     def drop(self, group: str, tps: Iterable[TopicPartition]) -> None:
-        """These partitions are not ours any more."""
         for tp in tps:
             claimed = self._claims.pop((group, tp), None)
             if claimed is not None:
@@ -291,11 +289,7 @@ class Claims:
         found: Mapping[TopicPartition, Row],
         error: Exception | None = None,
     ) -> None:
-        """Take the store's rows as the truth.
-
-        Raises FencedStoreError for partitions that another object has claimed, and StoreWentBackError for those that
-        have an older claim, or an older offset, than before.
-        """
+        """Take the store's rows as the truth. Raises FencedStoreError, StoreWentBackError (older rows)."""
         lost: list[TopicPartition] = []
         back: dict[TopicPartition, Row | None] = {}
         for tp, each in claimed.items():
@@ -358,7 +352,6 @@ def _not_ours(
 
 
 def outranked_by(group: str, refused: Mapping[TopicPartition, Row], generation: int, member: str) -> FencedStoreError:
-    """The error for a claim that the rows in ``refused`` outrank."""
     tp, row = next(iter(refused.items()))
     if generation == NO_GROUP:
         return FencedStoreError(

@@ -63,7 +63,6 @@ class Dialect:
         return cursor
 
     def fetch(self, connection: Any, statement: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """All rows that the statement gives."""
         cursor = self.run(connection, statement, values)
         found: list[tuple[Any, ...]] = cursor.fetchall()
         cursor.close()
@@ -76,8 +75,6 @@ class Dialect:
         cursor.close()
         return count
 
-    # -- transactions -----------------------------------------------------------------------------------
-
     def prepare(self, connection: Any) -> None:
         """Prepare a new connection: only the store begins and ends transactions on it."""
         if getattr(connection, "autocommit", True) is False:  # since Python 3.12
@@ -85,12 +82,10 @@ class Dialect:
         connection.isolation_level = None
 
     def create(self, connection: Any) -> None:
-        """Make the missing tables."""
         for name, columns in self._tables.items():
             self.make(connection, name, columns)
 
     def make(self, connection: Any, name: str, columns: str) -> None:
-        """Make a table if it is missing."""
         self.run(connection, f"create table if not exists {name} ({columns}){self.layout}")
 
     def begin(self, connection: Any) -> None:
@@ -123,8 +118,6 @@ class Dialect:
         """Undo the transaction, if there is one."""
         if connection.in_transaction:
             connection.execute("rollback")
-
-    # -- rows -------------------------------------------------------------------------------------------
 
     def select(self, connection: Any, group: str, tps: Sequence[TopicPartition]) -> list[tuple[Any, ...]]:
         """The existing rows: (topic, partition, next, claim, generation, member)."""
@@ -167,8 +160,6 @@ class Dialect:
             f"where {_WHERE} and claim_number = ? and member = ? and {unmoved}",
             [move.next, move.member, *place, row.claim, row.member, *([] if row.next is None else [row.next])],
         )
-
-    # -- errors -----------------------------------------------------------------------------------------
 
     def passing(self, error: BaseException) -> bool:
         """True for a transient error: another process has the lock, or the file is away."""

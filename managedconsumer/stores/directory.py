@@ -63,8 +63,6 @@ class DirectoryStore(VersionedStore):
         texts = ((self.path / _name(number)).read_text(encoding="utf-8") for number in self._numbers())
         return [self.path / name for text in texts if (name := json.loads(text)["data"])]
 
-    # -- versions ---------------------------------------------------------------------------------------
-
     def look(self) -> _Version:
         """Read the changes since the last look."""
         seen = self._seen
@@ -110,7 +108,6 @@ class DirectoryStore(VersionedStore):
         return True
 
     def output(self) -> Path:
-        """A new directory."""
         made = self.path / "data" / self._handler.new_id()
         made.mkdir()
         return made
@@ -118,8 +115,6 @@ class DirectoryStore(VersionedStore):
     def discard(self, output: Path) -> None:
         """Remove it. No change names it: :meth:`append` has neither returned True nor raised."""
         shutil.rmtree(output, ignore_errors=True)
-
-    # -- files ------------------------------------------------------------------------------------------
 
     def _check_mounted(self) -> None:
         """Raise OSError if the directory is away, which looks like an empty one."""

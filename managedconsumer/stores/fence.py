@@ -76,8 +76,6 @@ class Fence(ABC):
     def close(self) -> None:
         """Close the connections of this process. Claims stay."""
 
-    # -- offsets and claims -----------------------------------------------------------------------------
-
     def load(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The next offset of each partition that has one. Needs no claim, and changes nothing."""
         wanted = _partitions(tps)
@@ -165,8 +163,6 @@ class Fence(ABC):
     def begins(self, group: str) -> dict[TopicPartition, int]:
         """Where to read each claimed partition, if known: its next offset, or the first of an undone transaction."""
         return self._claims.begins(group)
-
-    # -- patience ---------------------------------------------------------------------------------------
 
     def patiently(self, call: Callable[[], T]) -> T:
         """Return ``call()``; after a transient error call it again, for ``patience_ms``."""

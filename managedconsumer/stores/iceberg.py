@@ -135,10 +135,7 @@ def _roll_back(connection: Any, *_: object) -> None:
 
 
 def commit(version: Any, transaction: Any) -> bool:
-    """Commit a transaction of ``version``. False if another commit came first.
-
-    Raises what pyiceberg raises; CommitFailedException only if no other commit came first.
-    """
+    """Commit a transaction; False if another commit came first. Raises what else pyiceberg raises."""
     before = version.metadata_location
     from pyiceberg.exceptions import CommitFailedException
 

@@ -84,8 +84,6 @@ class KafkaStore(Store):
     def __repr__(self) -> str:
         return f"<KafkaStore of {type(self.producer).__module__}.{type(self.producer).__name__}, group {self._group}>"
 
-    # -- consumers --------------------------------------------------------------------------------------
-
     def attach(self, consumer: Any, *, group: str | None = None) -> None:
         """See :meth:`Store.attach`. Also initialises the producer's transactions, which ends those of a dead producer.
 
@@ -131,8 +129,6 @@ class KafkaStore(Store):
                 self._mine[tp] = _Claim(self._mine[tp].number + 1, _NOBODY, None)
         super().give_up(group, tps)
 
-    # -- the rows ---------------------------------------------------------------------------------------
-
     def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         """See :meth:`Store.rows`. Waits for open transactions with offsets of these partitions."""
         consumer = self._consumer()
@@ -169,8 +165,6 @@ class KafkaStore(Store):
         for tp, (old, new) in changes.items():
             self._mine[tp] = _Claim(new.claim, new.owner, None if old is None else old.next)
         return True
-
-    # -- transactions -----------------------------------------------------------------------------------
 
     @contextmanager
     def transaction(self, messages: Any, *, group: str | None = None) -> Iterator[Any]:
@@ -323,10 +317,7 @@ class KafkaStore(Store):
         return False
 
     def _moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
-        """True if ``run()`` has to call the handler again, or drop the messages with their partitions.
-
-        Unlike :class:`attaching.StoreClaimer` this asks Kafka by no commit, which would move the store's offsets.
-        """
+        """As :meth:`StoreClaimer.moved_on`, but asks Kafka by no commit, which would move the store's offsets."""
         if not isinstance(error, FencedStoreError):
             return False
         if isinstance(error, TopicGoneError) or (isinstance(error, _RefusedError) and self._still_ours(error)):

@@ -36,7 +36,6 @@ def micro_batch(frame: Any, write: Write, max_offsets: int | None) -> Iterator[t
 
 
 def check_size(max_offsets: int | None) -> None:
-    """Raise ConfigurationError for a wrong size."""
     if max_offsets is not None and (not isinstance(max_offsets, int) or max_offsets < 1):
         raise ConfigurationError(
             f"foreach_batch: max_offsets must be a whole number of at least 1, not {max_offsets!r}"

@@ -61,7 +61,6 @@ class Confluent:
                 raise
 
     def begin(self) -> None:
-        """Begin a transaction."""
         self._producer.begin_transaction()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, OffsetAndMetadata], membership: Any) -> None:
@@ -72,11 +71,9 @@ class Confluent:
         self._patiently(self._producer.send_offsets_to_transaction, places, membership.for_confluent())
 
     def commit(self) -> None:
-        """Commit the transaction."""
         self._patiently(self._producer.commit_transaction)
 
     def abort(self) -> None:
-        """Abort the transaction."""
         self._patiently(self._producer.abort_transaction)
 
     def refused(self, error: BaseException) -> bool:

@@ -46,7 +46,6 @@ class Row(NamedTuple):
 
     @property
     def owner(self) -> str:
-        """The member's name alone."""
         return _split(self.member)[0]
 
     @property
@@ -96,10 +95,7 @@ class Span(NamedTuple):
 
 
 def outranks(row: Row, generation: int, member: str) -> bool:
-    """True if generations alone do not allow this claim over ``row``.
-
-    Of two claims without a group the newer one wins: only the user can say which one is right.
-    """
+    """True if generations do not allow this claim over ``row``. Of two claims without a group the newer wins."""
     if row.owner == member or generation == row.generation == NO_GROUP:
         return row.generation > generation
     return row.generation >= generation
@@ -117,7 +113,6 @@ def with_topic(owner: str, topic: str) -> str:
 
 
 def shown_of(tps: Iterable[TopicPartition]) -> str:
-    """``orders-0, orders-1``."""
     return ", ".join(f"{topic}-{number}" for topic, number in tps)
 
 

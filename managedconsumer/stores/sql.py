@@ -152,8 +152,6 @@ class SQLStore(Store):
         for key in list(self._connections):
             self._drop(key)
 
-    # -- connections ------------------------------------------------------------------------------------
-
     def _key(self) -> tuple[int, int]:
         return os.getpid(), self._handler.ident()
 

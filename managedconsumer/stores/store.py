@@ -42,8 +42,6 @@ class Store(Fence):
         super().__init__(patience_ms, use_greenlets)
         self._attached: WeakSet[attaching.StoreClaimer] = WeakSet()
 
-    # -- transactions -----------------------------------------------------------------------------------
-
     @contextmanager
     def transaction(self, messages: Any, *, group: str | None = None) -> Iterator[Any]:
         """Commit results and the offsets of ``messages`` together. Yields the handle to write results with.
@@ -121,8 +119,6 @@ class Store(Fence):
                 log.warning("group %s: not stored yet, trying again: %s", known, error, extra=LogFields(group)())
                 self._handler.sleep(pause)
                 pause = min(2 * pause, LONGEST_PAUSE)
-
-    # -- consumers --------------------------------------------------------------------------------------
 
     def attach(self, consumer: Any, *, group: str | None = None) -> None:
         """Let ``consumer`` claim its partitions in this store and read on from the stored offsets.

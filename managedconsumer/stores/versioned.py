@@ -35,10 +35,7 @@ class VersionedStore(Store):
 
     @abstractmethod
     def append(self, version: Any, group: str, rows: Rows, output: Any) -> bool:
-        """Make ``rows`` and the results in ``output`` (None: no results) the version after ``version``.
-
-        False only if there is one already. Durable when it returns True.
-        """
+        """Make ``rows`` and ``output`` (None: none) the next version, durably. False: there is one already."""
 
     @abstractmethod
     def output(self) -> Any:
@@ -47,14 +44,10 @@ class VersionedStore(Store):
     def discard(self, output: Any) -> None:
         """The transaction was undone: remove the results in ``output``."""
 
-    # -- the methods of a Fence -------------------------------------------------------------------------
-
     def rows(self, group: str, tps: Iterable[TopicPartition]) -> dict[TopicPartition, Row]:
         return self.read(self.look(), group, tps)
 
     def swap(self, group: str, changes: Mapping[TopicPartition, tuple[Row | None, Row]]) -> bool:
-        """See :meth:`Store.swap`."""
-
         def decide(found: Rows) -> tuple[Rows, None]:
             new = {}
             for tp, (old, row) in changes.items():
@@ -73,8 +66,6 @@ class VersionedStore(Store):
 
     @contextmanager
     def writing(self, group: str, moves: Mapping[TopicPartition, Move]) -> Iterator[Any]:
-        """See :meth:`Store.writing`."""
-
         def decide(found: Rows) -> tuple[Rows, Any]:
             for tp, move in moves.items():
                 now = found.get(tp)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import random
 import threading
 import uuid
+from concurrent.futures import Future, wait
 from functools import partial
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, TypeVar
 
 from managedconsumer.stores import FencedStoreError
 from managedconsumer.structs import TopicPartition
@@ -22,6 +23,8 @@ from managedconsumer.wire.records import Message
 # How long (seconds) a claim in a thread may take before it counts as waiting for a lock, and a call for a failure.
 _WAITING = 0.1
 _FOR_EVER = 120.0
+
+T = TypeVar("T")
 
 
 class StoreCheckError(AssertionError):
@@ -102,7 +105,6 @@ class _Walk:
         self.lines = 0
 
     def close(self) -> None:
-        """Close all stores."""
         for member in self.members:
             close_store(member.store)
 
@@ -150,7 +152,7 @@ class _Walk:
     def transact(self, member: _Member, messages: list[Message], pause: Callable[[], object] | None = None) -> bool:
         """False if the store says that the member is fenced."""
         try:
-            with member.store.transaction(messages, **group_of(member)) as handle:
+            with member.store.transaction(messages, group=member.group) as handle:
                 self.write(handle, messages)
                 if pause is not None:
                     pause()
@@ -220,7 +222,6 @@ class _Walk:
         self.story.append(line)
 
     def go(self, steps: int) -> None:
-        """The whole walk."""
         of_owners: list[Any] = [
             *(self._store, self._store, self._fail, self._crash, self._claim_during_transaction, self._claim_late),
             *(self._claim_partly_late, self._claim_twice_in_one, *([] if self.keep is None else [self._lose])),
@@ -269,7 +270,6 @@ class _Walk:
         self.check_load(member.store, member.group)
 
     def _store(self, owner: _Member, tps: list[TopicPartition]) -> None:
-        """An owner stores what follows."""
         messages = self.messages(owner.group, tps)
         self.say(f"{owner.name} stores {ranges(messages)}")
         self.must_store(owner, messages)
@@ -282,9 +282,9 @@ class _Walk:
             if tps:
                 messages = self.messages(group, tps)
                 self.say(f"{member.name} stores {ranges(messages)}, beside others")
-                calls.append((member, messages, _Call(lambda m=member, b=messages: self.transact(m, b))))  # type: ignore[misc]
+                calls.append((member, messages, _begin(self.transact, member, messages)))
         for member, messages, call in calls:
-            if not call.result():
+            if not _end(call):
                 raise StoreCheckError(f"{member.name} may not store {ranges(messages)}, which are its own")
         for _, messages, _ in calls:
             self.stored(group, messages)
@@ -297,7 +297,7 @@ class _Walk:
         self.say(f"{owner.name} stores {ranges(messages)}, and its code raises after that")
         error = RuntimeError("the user's code")
         try:
-            with owner.store.transaction(messages, **group_of(owner)) as handle:
+            with owner.store.transaction(messages, group=owner.group) as handle:
                 self.write(handle, messages)
                 raise error
         except RuntimeError as raised:
@@ -315,14 +315,14 @@ class _Walk:
         messages = self.messages(group, tps)
         if not self.lines:
             self.say(f"{owner.name} stores {ranges(messages)}")
-            block = owner.store.transaction(messages, **group_of(owner))
+            block = owner.store.transaction(messages, group=owner.group)
             self.write(block.__enter__(), messages)
             self.lines = count_lines(partial(block.__exit__, None, None, None))
             self.stored(group, messages)
             messages = self.messages(group, tps)
         line = self.chance.randint(1, self.lines)
         self.say(f"{owner.name} stores {ranges(messages)} and crashes at line {line} of the commit")
-        block = owner.store.transaction(messages, **group_of(owner))
+        block = owner.store.transaction(messages, group=owner.group)
         self.write(block.__enter__(), messages)
         try:
             crash_at(line, partial(block.__exit__, None, None, None))
@@ -415,16 +415,13 @@ class _Walk:
             opened.set()
             go_on.wait(_FOR_EVER)
 
-        def slow() -> bool:
-            return self.transact(owner, messages, pause)
-
-        writing = _Call(slow)
+        writing = _begin(self.transact, owner, messages, pause)
         opened.wait(_FOR_EVER)
-        claiming = _Call(lambda: heir.store.claim(group, stolen, generation, heir.name))
-        over = claiming.done.wait(_WAITING)
+        claiming = _begin(heir.store.claim, group, stolen, generation, heir.name)
+        over = wait([claiming], _WAITING).done
         go_on.set()
-        stored = writing.result()
-        claiming.result()
+        stored = _end(writing)
+        _end(claiming)
         if over and stored:
             raise StoreCheckError(f"{owner.name} has stored {ranges(messages)} after {heir.name} had claimed them")
         if stored:
@@ -479,8 +476,8 @@ class _Walk:
         def attempt(member: _Member) -> bool:
             return not self.refused(lambda: member.store.claim(group, tps, generation, member.name))
 
-        calls = [(member, _Call(lambda m=member: attempt(m))) for member in (first, second)]  # type: ignore[misc]
-        winners = [member for member, call in calls if call.result()]
+        calls = [(member, _begin(attempt, member)) for member in (first, second)]
+        winners = [member for member, call in calls if _end(call)]
         if len(winners) != 1:
             raise StoreCheckError(f"of two members that claim in one generation {len(winners)} got it")
         self.granted(winners[0], tps, generation)
@@ -518,34 +515,24 @@ class _Walk:
             self.must_store(fresh, self.messages(group, tps))
 
 
-class _Call:
-    """A call in its own thread."""
+def _begin(call: Callable[..., T], *given: Any) -> Future[T]:
+    """Call it in a thread of its own, which does not keep the process alive if it never ends."""
+    future: Future[T] = Future()
 
-    def __init__(self, call: Callable[[], Any]) -> None:
-        self._call = call
-        self._outcome: Any = None
-        self._error: BaseException | None = None
-        self.done = threading.Event()
-        threading.Thread(target=self._run, name="check_store", daemon=True).start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._outcome = self._call()
+            future.set_result(call(*given))
         except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-            self._error = error
-        self.done.set()
+            future.set_exception(error)
 
-    def result(self) -> Any:
-        """Return the result; raise the exception of the call."""
-        if not self.done.wait(_FOR_EVER):
-            raise StoreCheckError(f"a call has not come back within {_FOR_EVER:.0f} s")
-        if self._error is not None:
-            raise self._error
-        return self._outcome
+    threading.Thread(target=run, name="check_store", daemon=True).start()
+    return future
 
 
-def group_of(member: _Member) -> dict[str, str]:
-    return {"group": member.group}
+def _end(future: Future[T]) -> T:
+    if not wait([future], _FOR_EVER).done:
+        raise StoreCheckError(f"a call has not come back within {_FOR_EVER:.0f} s")
+    return future.result()
 
 
 def close_store(store: Any) -> None:

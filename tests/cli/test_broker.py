@@ -168,7 +168,7 @@ def test_what_a_user_reads_when_it_cannot_start(cli: Cli, tmp_path: Path) -> Non
     assert "needs Java 17 or newer, and no java was found" in failed.stderr
     (tmp_path / "file").write_text("")
     failed = cli("broker", "start", MANAGEDCONSUMER_STATE=str(tmp_path / "file" / "x"))
-    assert "cannot be written: Not a directory" in failed.stderr
+    assert "cannot be used: Not a directory" in failed.stderr
     assert "MANAGEDCONSUMER_STATE" in failed.stderr
 
 

@@ -47,10 +47,10 @@ class Broker(MemoryBroker):
         for call in held:
             self._do(call)
 
-    def _handle(self, header: Any, body: Any, answer: Any) -> None:
-        name = header.api.name
+    def _handle(self, request: Any, answer: Any) -> None:
+        name, body = request.api.name, request.body
         if name in self.silent or "*" in self.silent:
-            self._held.append(lambda: self._handle(header, body, answer))
+            self._held.append(lambda: self._handle(request, answer))
             return
         if name == "OffsetCommit":
             self.commits.append(
@@ -61,12 +61,12 @@ class Broker(MemoryBroker):
                 answer({"topics": [_refused(topic, code) for topic in body["topics"]]})
                 return
         if name == "OffsetFetch" and self.offset_codes:
-            super()._handle(header, body, lambda found: answer(_with_codes(found, self.offset_codes)))
+            super()._handle(request, lambda found: answer(_with_codes(found, self.offset_codes)))
             return
         if name == self.stranger:
-            super()._handle(header, body, lambda found: answer(_with_stranger(found)))
+            super()._handle(request, lambda found: answer(_with_stranger(found)))
             return
-        super()._handle(header, body, answer)
+        super()._handle(request, answer)
 
 
 def _refused(topic: Any, code: int) -> dict[str, Any]:

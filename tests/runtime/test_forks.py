@@ -37,10 +37,10 @@ def in_child(work, seconds=8.0):
 
 class Watched(MemoryBroker):
     seen = []
-    def _handle(self, header, body, answer):
-        leaves = "Leave" if body.get("member_epoch", 0) < 0 else ""
-        self.seen.append(leaves + header.api.name)
-        super()._handle(header, body, answer)
+    def _handle(self, request, answer):
+        leaves = "Leave" if request.body.get("member_epoch", 0) < 0 else ""
+        self.seen.append(leaves + request.api.name)
+        super()._handle(request, answer)
 """
 
 
@@ -195,9 +195,9 @@ def test_a_child_that_forks_inside_start_and_stops() -> None:
         FORK
         + """
 class Slow(MemoryBroker):
-    def _handle(self, header, body, answer):
-        if header.api.name != "JoinGroup":  # the group takes its time
-            super()._handle(header, body, answer)
+    def _handle(self, request, answer):
+        if request.api.name != "JoinGroup":  # the group takes its time
+            super()._handle(request, answer)
 
 broker = Slow({"orders": 1}).start()
 consumer = ManagedBalancedConsumer("orders", broker.bootstrap, "g", auto_start=False)

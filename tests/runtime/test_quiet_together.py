@@ -38,7 +38,7 @@ class WatchedBroker(MemoryBroker):
     def connections(self) -> int:
         server = self._server
         assert server is not None
-        return int(server.call(lambda: len(server._peers)))
+        return int(server.call(lambda: len(server.peers)))
 
 
 @pytest.fixture

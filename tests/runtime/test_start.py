@@ -319,13 +319,13 @@ class MortalBroker(OldBroker):
         self.dies_of: str | None = None
         self.dying, self.dead = threading.Event(), threading.Event()
 
-    def _handle(self, header: Any, body: dict[str, Any], answer: Any) -> None:
-        if header.api.name == self.dies_of:
+    def _handle(self, request: Any, answer: Any) -> None:
+        if request.api.name == self.dies_of:
             self.dies_of = None
             self.dying.set()  # at once: a member that joined in its last moment would be a ghost in its next life
             threading.Thread(target=self._die, daemon=True).start()
         elif not self.dying.is_set():
-            super()._handle(header, body, answer)
+            super()._handle(request, answer)
 
     def _die(self) -> None:
         self.stop()

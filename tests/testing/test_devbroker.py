@@ -311,7 +311,7 @@ def nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("nothing_is_fetched")
 def test_a_data_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataDirError, match=r"data directory .*/file/data cannot be written: Not a directory"):
+    with pytest.raises(DataDirError, match=r"data directory .*/file/data cannot be used: Not a directory"):
         DevBroker(data_dir=tmp_path / "file" / "data").start()
 
 

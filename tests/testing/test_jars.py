@@ -269,7 +269,7 @@ def test_no_resolver_at_all(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
 def test_a_cache_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("MANAGEDCONSUMER_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(DataDirError, match=r"cache directory .*/file/cache cannot be used .*MANAGEDCONSUMER_CACHE"):
+    with pytest.raises(DataDirError, match=r"cache directory .*/file/cache cannot be used: .*MANAGEDCONSUMER_CACHE"):
         fetch()
 
 

@@ -165,7 +165,7 @@ def test_a_status_file_that_others_can_write_stops_no_process(
         finally:
             ours.kill()
     shown = capsys.readouterr().err
-    assert "status in" in shown and "cannot be trusted" in shown and "MANAGEDCONSUMER_STATE" in shown
+    assert "status in" in shown and "is not safe to use" in shown and "MANAGEDCONSUMER_STATE" in shown
 
 
 def test_the_demos_java_is_a_script_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,10 @@
-"""The assignors: range, roundrobin, sticky, cooperative-sticky; each decides as Java's does.
-
-The names are loaded on first use, so importing this package costs nothing.
-"""
+"""The assignors: range, roundrobin, sticky, cooperative-sticky; each decides as Java's does."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from managedconsumer.lazy import lazily
 
 if TYPE_CHECKING:
     from managedconsumer.coordinator.assignors.abstract import (
@@ -30,12 +28,4 @@ _NAMES = {
     "roundrobin": "RoundRobinPartitionAssignor",
     "sticky": "StickyPartitionAssignor",
 }
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-
-__all__ = sorted(_HOMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+__all__, __getattr__ = lazily(__name__, _NAMES)

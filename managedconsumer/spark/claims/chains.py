@@ -51,7 +51,6 @@ class Chains:
         self._settled = ""
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions with claims."""
         names = self.objects.names
         return sorted(
             TopicPartition(topic, int(number))
@@ -98,10 +97,7 @@ class Chains:
         yield from self._walk(tp, position)
 
     def _claim(self, tp: TopicPartition, entry: OffsetRange, data: str) -> bool:
-        """See :meth:`managedconsumer.spark.ClaimStore.claim`.
-
-        The data is written through first: a claim that survived a power failure without it would lose those records.
-        """
+        """See :meth:`ClaimStore.claim`. The data goes to the disk first: a claim must not outlive it."""
         if entry.size <= 0:
             return True
         home = _home(tp)
@@ -144,8 +140,6 @@ class Chains:
                     deleted += 1
         return deleted
 
-    # -- objects ----------------------------------------------------------------------------------------
-
     def _begin(self, tp: TopicPartition) -> int | None:
         """Return where single claims begin: behind the last segment, or at the root."""
         position = self.root(tp)
@@ -174,7 +168,6 @@ class Chains:
             yield claims
 
     def _walk(self, tp: TopicPartition, position: int) -> Iterator[Claim]:
-        """Yield the claims from ``position`` on."""
         while (claim := self._read(tp, position)) is not None:
             yield claim
             position = claim.stop

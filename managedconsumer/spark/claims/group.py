@@ -67,8 +67,6 @@ class GroupClaims(ClaimLog):
         self._last: dict[TopicPartition, str] = {}
         self._manifests: dict[str, dict[TopicPartition, Link]] = {}
 
-    # -- the log ----------------------------------------------------------------------------------------
-
     def claim(self, ranges: Ranges, data: str) -> Ranges:
         """See :meth:`~managedconsumer.spark.claims.log.ClaimLog.claim`. Raises ConfigurationError if read-only."""
         if self._commit is None:

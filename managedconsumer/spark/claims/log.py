@@ -68,10 +68,7 @@ class History(ClaimLog, ABC):
 
     @abstractmethod
     def _move(self, ranges: Ranges, data: str) -> Collection[TopicPartition]:
-        """Move the ends from the ranges' starts (or from none) to their stops, and note that, both or neither.
-
-        Returns the partitions whose end was moved.
-        """
+        """Move the ends from the ranges' starts (or none) to their stops, and note it; returns the moved ones."""
 
     @abstractmethod
     def _noted(self, data: str | None = None) -> Iterable[Won]:

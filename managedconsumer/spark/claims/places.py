@@ -9,10 +9,7 @@ from managedconsumer.stores.objects import objects_at
 
 
 def log_at(place: str) -> ClaimLog:
-    """The claim log of a directory, a URL of an object store, a database, a Delta or an Iceberg table.
-
-    Raises ConfigurationError, MissingPackageError or ValueError for a place that cannot be used.
-    """
+    """The claim log that a path or URL names. Raises ConfigurationError, MissingPackageError or ValueError."""
     scheme = place.split("://", 1)[0] if "://" in place else ""
     if scheme in SCHEMES:
         return SqlClaims(place)

@@ -18,10 +18,7 @@ from managedconsumer.structs import TopicPartition
 
 
 class TableClaims(History):
-    """A claim log in a table of its own. Used by one thread.
-
-    Its columns: ``topic``, ``partition``, ``start`` and ``stop`` (offsets), ``data`` (the run's name), ``made``.
-    """
+    """A claim log in a table of its own, one row (see :func:`schema`) for each claim. Used by one thread."""
 
     _store: VersionedStore | None = None
 
@@ -94,7 +91,6 @@ def _repeat(data: str) -> TopicPartition:
 
 
 def schema() -> Any:
-    """The columns of a table of claims."""
     import pyarrow as pa
 
     return pa.schema(

@@ -45,7 +45,6 @@ def listens(port: int, timeout: float = 1.0) -> bool:
 
 
 def speaks_kafka(port: int, timeout: float = 1.0) -> bool:
-    """Whether a Kafka broker answers ApiVersions on the port."""
     try:
         return not _ask(port, schemas.API_VERSIONS, 0, {}, timeout)["error_code"]
     except _FAILURES:
@@ -108,7 +107,6 @@ def create_topic(port: int, name: str, partitions: int, replication: int, config
 
 
 def delete_topic(port: int, name: str) -> None:
-    """DeleteTopics."""
     _change(port, schemas.DELETE_TOPICS, {"topic_names": [name]}, "responses", f"delete topic {name!r}")
 
 

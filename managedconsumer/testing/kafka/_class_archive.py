@@ -18,7 +18,6 @@ SILENT = "-Xlog:cds=off,cds+dynamic=off"
 
 
 def archive_path(java: str, jars: Sequence[Path]) -> Path:
-    """Return the archive's path for these jars and this Java."""
     place = jars[0].parent
     key = hashlib.sha256(os.path.realpath(java).encode()).hexdigest()[:12]
     return place.parent / f"classes-{place.name}-{key}.jsa"

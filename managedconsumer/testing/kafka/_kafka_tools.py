@@ -64,7 +64,6 @@ def log_options(level: str) -> list[str]:
 
 
 def broker_command(java: str, jars: Sequence[Path], heap_mb: int, properties: Path, extra: Sequence[str]) -> list[str]:
-    """The command line of one node."""
     options = [f"-Xmx{heap_mb}m", "-Xms64m", "-XX:+ExitOnOutOfMemoryError", *_SMALL, *log_options("info")]
     options += [*archive_options(java, jars, extra), *extra]
     return [java, *options, "-cp", _class_path(jars), "kafka.Kafka", str(properties)]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import re
 import shutil
 import signal
 import subprocess
-import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from managedconsumer.testing.kafka import _processes
 from managedconsumer.testing.kafka._errors import BrokerStartError, DataDirError, DevBrokerError, PortTakenError
-from managedconsumer.testing.kafka._kafka_config import NodeConfig
-from managedconsumer.testing.kafka._owned import NotOurs, check_owned, own_directory
+from managedconsumer.testing.kafka._kafka_config import NodeConfig, new_uuid
+from managedconsumer.testing.kafka._owned import check_owned, own_directory, usable
 
 _BIND_FAILED = re.compile(r"Address already in use|Socket server failed to bind")
 _LOCK_FAILED = re.compile(r"Failed to acquire lock on file")
@@ -31,7 +29,6 @@ class Node:
 
     @property
     def pid(self) -> int | None:
-        """The process while it lives."""
         return self.process.pid if self.process is not None and self.process.poll() is None else None
 
     def is_alive(self) -> bool:
@@ -40,7 +37,6 @@ class Node:
 
     @property
     def port(self) -> int:
-        """The port for clients."""
         return self.config.ports["PLAINTEXT"]
 
     def launch(self, command: list[str], keep_open: Sequence[int] = ()) -> None:
@@ -66,10 +62,7 @@ class Node:
             self.paused = False
 
     def reap(self, grace: float, before: Callable[[], None]) -> bool:
-        """Waits ``grace`` seconds for the end, then kills; False when it had to.
-
-        ``before`` runs before the process id is freed.
-        """
+        """Wait for the end, kill after ``grace`` seconds (False). ``before`` runs before the id is freed."""
         if self.process is None:
             return True
         before()
@@ -85,7 +78,6 @@ class Node:
         return clean
 
     def log_since_start(self) -> str:
-        """Return the log of the present (or last) process."""
         try:
             with open(self.config.log, "rb") as handle:
                 handle.seek(self._log_start)
@@ -124,26 +116,16 @@ def clone_format(source: NodeConfig, target: NodeConfig) -> None:
             shutil.copyfile(file, target.data / file.name)
     text = (source.data / "meta.properties").read_text(encoding="ascii")
     text = re.sub(r"(?m)^node\.id=.*$", f"node.id={target.node_id}", text)
-    directory = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode("ascii").rstrip("=")
-    text = re.sub(r"(?m)^directory\.id=.*$", f"directory.id={directory}", text)
+    text = re.sub(r"(?m)^directory\.id=.*$", f"directory.id={new_uuid()}", text)
     (target.data / "meta.properties").write_text(text, encoding="ascii")
 
 
-_OTHER_DIRECTORY = "Choose another one (data_dir=..., or MANAGEDCONSUMER_STATE for the command line)."
+OTHER_DIRECTORY = "Choose another one (data_dir=..., or MANAGEDCONSUMER_STATE for the command line)."
 
 
 def check_writable(directory: Path) -> None:
-    """Makes the directory.
-
-    Raises :class:`DataDirError` when nothing can be written there, or when another user can change what is in it.
-    """
-    try:
+    """Make the directory; raises :class:`DataDirError` unless we, and no other user, can write into it."""
+    with usable(f"The data directory {directory}", OTHER_DIRECTORY):
         own_directory(directory)
         for part in directory.glob("node-*"):
             check_owned(part)
-    except NotOurs as error:
-        raise DataDirError(f"The data directory {directory} is not safe to use: {error}. {_OTHER_DIRECTORY}") from error
-    except OSError as error:
-        raise DataDirError(
-            f"The data directory {directory} cannot be written: {error.strerror or error}. {_OTHER_DIRECTORY}"
-        ) from error

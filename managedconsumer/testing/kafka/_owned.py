@@ -10,8 +10,11 @@ import os
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+
+from managedconsumer.testing.kafka._errors import DataDirError
 
 _MOST_LINKS = 40  # as the kernel's own limit
 _PRIVATE = 0o700
@@ -19,6 +22,17 @@ _PRIVATE = 0o700
 
 class NotOurs(Exception):
     """Another user can change the path; the text has the path and the reason."""
+
+
+@contextmanager
+def usable(what: str, remedy: str) -> Iterator[None]:
+    """Turn :class:`NotOurs` and OSError into a :class:`DataDirError` about ``what``, such as "The directory /x"."""
+    try:
+        yield
+    except NotOurs as error:
+        raise DataDirError(f"{what} is not safe to use: {error}. {remedy}") from error
+    except OSError as error:
+        raise DataDirError(f"{what} cannot be used: {error.strerror or error}. {remedy}") from error
 
 
 def own_directory(path: Path) -> Path:

@@ -36,10 +36,7 @@ class Watchdog:
         )
 
     def guard(self, pids: Iterable[int]) -> None:
-        """Replaces the list of processes to kill.
-
-        Call it before a process is reaped: until then no other process can get its id.
-        """
+        """Replace the list of processes to kill. Call it before one is reaped, as its id is free then."""
         if self._shell.stdin is None:
             return
         try:
@@ -60,10 +57,7 @@ class Watchdog:
 
 
 def launch(command: list[str], log: Path, cwd: Path, keep_open: Sequence[int] = ()) -> subprocess.Popen[bytes]:
-    """Starts a process in its own session; its output is appended to ``log``.
-
-    ``keep_open``: descriptors that it inherits, such as a lock that it has to hold for as long as it lives.
-    """
+    """Start a process in its own session; it inherits the descriptors ``keep_open``, and writes to ``log``."""
     with open(log, "ab") as output:
         return subprocess.Popen(
             command,

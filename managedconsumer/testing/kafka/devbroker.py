@@ -17,7 +17,6 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 from managedconsumer.testing.kafka import _admin, _kafka_tools
 from managedconsumer.testing.kafka._cluster import NodeCluster, Settings, check_fixed_ports
@@ -105,8 +104,6 @@ class DevBroker:
     def __repr__(self) -> str:
         state = self.bootstrap if self._cluster is not None else "not started"
         return f"<DevBroker Kafka {self.kafka_version}, {self._settings.brokers} node(s), {state}>"
-
-    # -- what it is ---------------------------------------------------------------------------------------------
 
     @property
     def kafka_version(self) -> str:
@@ -234,9 +231,7 @@ class DevBroker:
     def __enter__(self) -> DevBroker:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # -- single nodes -------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, Iterable, NamedTuple, Sequence
 
 from managedconsumer import codes
@@ -71,8 +70,6 @@ def encode_plain(
 
 
 class _Sent(NamedTuple):
-    """A batch on its way."""
-
     connection: Connection
     correlation_id: int
     tp: TopicPartition
@@ -89,9 +86,8 @@ class Producer:
     def __init__(
         self, bootstrap: str, *, codec: int | str = "none", security: Security | None = None, timeout_ms: int = 30_000
     ) -> None:
-        settings = ConnectionSettings(
-            "managedconsumer-producer", request_timeout_ms=timeout_ms + 5000, security=security or Security()
-        )
+        limit = timeout_ms + 5000
+        settings = ConnectionSettings("managedconsumer-producer", request_timeout_ms=limit, security=security)
         self.cluster = Cluster(parse_bootstrap(bootstrap), ThreadingHandler(), settings)
         self.codec = compression.codec_number(codec)
         self._timeout_ms = timeout_ms
@@ -102,9 +98,7 @@ class Producer:
     def __enter__(self) -> Producer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -116,15 +110,12 @@ class Producer:
         """Return the number of the topic's partitions; waits for a new topic, raises the topic's error."""
         info = None
         for _ in range(_TRIES):
-            snapshot = self.cluster.refresh([topic])
-            info = snapshot.topics.get(topic)
+            info = self.cluster.refresh([topic]).topics.get(topic)
             if info is not None and not info.error_code and all(p.leader >= 0 for p in info.partitions.values()):
                 return len(info.partitions)
             self.cluster.handler.sleep(_BACKOFF_S)
         code = None if info is None else info.error_code
         raise err.error_for_code(code or codes.LEADER_NOT_AVAILABLE, f"topic {topic!r}")
-
-    # -- convenient -----------------------------------------------------------------------------------
 
     def produce(
         self, topic: str, records: Iterable[Record], *, partition: int | None = None, batch_records: int = 5000
@@ -156,8 +147,6 @@ class Producer:
     def encode(self, records: Sequence[Record]) -> bytes:
         """One batch in this producer's codec."""
         return encode_batch(records, codec=self.codec)
-
-    # -- batch by batch -------------------------------------------------------------------------------
 
     def send(self, topic: str, partition: int, batch: bytes) -> None:
         """Send one encoded batch to the partition's leader without waiting for its answer.

@@ -32,11 +32,12 @@ from managedconsumer.testing.memory.quirks import NO_KIP_848, PROFILES, Quirks
 from managedconsumer.testing.memory.request_handlers import RequestHandlers
 from managedconsumer.testing.memory.server import Answer, Peer, Server
 from managedconsumer.testing.memory.transactions import Transaction
-from managedconsumer.wire.protocol import framing, schemas
+from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.records import Message, PartitionContext
 from managedconsumer.wire.records.encode import Record, encode_batch
 
 Self = TypeVar("Self", bound="MemoryBroker")
+T = TypeVar("T")
 _S = schemas
 _PROTOCOLS = ("classic", "consumer")
 
@@ -94,12 +95,9 @@ class MemoryBroker:
         self._topics = self._handlers.topics
         self._waiting: list[Callable[[], bool]] = []
         self._server: Server | None = None
-        self._at = 1  # the node that has received the present request
         self._turn = 0
         for name, partitions in (topics or {}).items():
             self.create_topic(name, partitions)
-
-    # -- lifecycle ------------------------------------------------------------------------------------
 
     def start(self: Self) -> Self:
         """Listen. Raises OSError when ``port`` is taken, IllegalStateError when it runs already."""
@@ -143,7 +141,7 @@ class MemoryBroker:
         ports = dict.fromkeys(self._ports, self._port) if self._quirks.one_address else {**self._ports, 1: self._port}
         return [{"node_id": node, "host": "127.0.0.1", "port": ports[node]} for node in self._nodes.up]
 
-    def _do(self, work: Callable[[], Any]) -> Any:
+    def _do(self, work: Callable[[], T]) -> T:
         return work() if self._server is None else self._server.call(work)
 
     def _after(self, seconds: float, call: Callable[[], None]) -> None:
@@ -160,8 +158,6 @@ class MemoryBroker:
         if self._server is not None and node in self._nodes.down:
             self._server.open(node, self._ports[node])
         self._nodes.down.discard(node)
-
-    # -- topics ---------------------------------------------------------------------------------------
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
         """Raises ConfigurationError for one that exists already or has no partitions."""
@@ -214,9 +210,7 @@ class MemoryBroker:
         """:meth:`produce` with further arguments for ``encode_batch``."""
         stamp = int(time.time() * 1000) if timestamp is None else timestamp
         records = [value if isinstance(value, Record) else Record(value, key, stamp, headers) for value in values]
-        result: list[tuple[int, int]] = self._do(
-            lambda: [self._append(topic, each, partition, how) for each in records]
-        )
+        result = self._do(lambda: [self._append(topic, each, partition, how) for each in records])
         self._do(self._wake)
         return result
 
@@ -235,7 +229,7 @@ class MemoryBroker:
         was aborted. ``with broker.transaction() as transaction:`` commits at the end, or aborts after an exception.
         """
         coordinator = self._handlers.transactions
-        number: int = self._do(coordinator.new_producer)
+        number = self._do(coordinator.new_producer)
         how = {"producer_id": number, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
         return Transaction(
             lambda topic, values, options: self._write(topic, values, how, **options),
@@ -244,8 +238,7 @@ class MemoryBroker:
 
     def end_offsets(self) -> dict[TopicPartition, int]:
         """The next offset of every partition."""
-        found: dict[TopicPartition, int] = self._do(self._topics.ends)
-        return found
+        return self._do(self._topics.ends)
 
     def messages(self, topic: str, partition: int | None = None, *, committed: bool = False) -> list[Message]:
         """Return the messages of a topic (or of one partition), by partition and offset, written by any client.
@@ -257,14 +250,13 @@ class MemoryBroker:
         self._log(topic, partition)
         numbers = range(len(self._topics.logs[topic])) if partition is None else [partition]
         logs = [(number, self._log(topic, number)) for number in numbers]
-        found: list[Message] = self._do(
+        return self._do(
             lambda: [
                 message
                 for number, log in logs
                 for message in log.messages(PartitionContext(topic, number, None), committed=committed)
             ]
         )
-        return found
 
     def _log(self, topic: str, partition: int | None) -> Log:
         """A partition (None: the first one); raises ConfigurationError for one that does not exist."""
@@ -279,19 +271,13 @@ class MemoryBroker:
         log = self._log(topic, partition)
         self._do(lambda: log.delete_before(before))
 
-    # -- groups ---------------------------------------------------------------------------------------
-
     def committed(self, group: str) -> dict[TopicPartition, int]:
         """The group's committed (next) offsets; empty for a group that does not exist."""
-        found: dict[TopicPartition, int] = self._do(
-            lambda: {tp: found.offset for tp, found in self._handlers.groups.committed(group).items()}
-        )
-        return found
+        return self._do(lambda: {tp: found.offset for tp, found in self._handlers.groups.committed(group).items()})
 
     def members(self, group: str) -> list[str]:
         """The ids of the group's members."""
-        found: list[str] = self._do(lambda: self._handlers.groups.members(group))
-        return found
+        return self._do(lambda: self._handlers.groups.members(group))
 
     def evict(self, group: str, member_id: str | None = None) -> None:
         """Expel a member (None: all of them), as when its session has expired."""
@@ -318,8 +304,7 @@ class MemoryBroker:
 
     def coordinator(self, group: str) -> int:
         """The node that coordinates a group."""
-        found: int = self._do(lambda: self._nodes.coordinator(group))
-        return found
+        return self._do(lambda: self._nodes.coordinator(group))
 
     def move_coordinator(self, group: str, node: int | None = None) -> None:
         """Another node coordinates the group (None: the next one). Raises ConfigurationError for an unknown node."""
@@ -377,65 +362,57 @@ class MemoryBroker:
 
     # -- requests, in the server's thread ---------------------------------------------------------------
 
-    def _receive(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
+    def _receive(self, peer: Peer, request: Request, answer: Answer) -> None:
         """Pass a request on to :meth:`_handle`, after the login and the faults."""
-        fault = self._handlers.fault_of(header.api, body)
+        fault = self._handlers.fault_of(request.api, request.body)
         if fault is None:
-            self._admit(peer, header, body, answer)
+            self._admit(peer, request, answer)
         elif fault.code:
-            answer(self._handlers.refusal(_request(peer.node, header, body), fault.code))
+            answer(self._handlers.refusal(request, fault.code))
         elif not fault.drop:
-            self._after(fault.seconds, lambda: self._admit(peer, header, body, answer))
+            self._after(fault.seconds, lambda: self._admit(peer, request, answer))
         elif fault.handled:
-            self._admit(peer, header, body, lambda _answer: self._hang_up(peer))
+            self._admit(peer, request, lambda _answer: peer.close())
         else:
-            self._hang_up(peer)
+            peer.close()
 
-    def _admit(self, peer: Peer, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
+    def _admit(self, peer: Peer, request: Request, answer: Answer) -> None:
         login: Login = peer.login or Login(self._users)
         peer.login = login
-        if header.api is _S.SASL_HANDSHAKE:
-            answer(login.handshake(body))
-        elif header.api is _S.SASL_AUTHENTICATE:
-            said = login.authenticate(body)
+        if request.api is _S.SASL_HANDSHAKE:
+            answer(login.handshake(request.body))
+        elif request.api is _S.SASL_AUTHENTICATE:
+            said = login.authenticate(request.body)
             if said is None:
-                self._hang_up(peer)
+                peer.close()
             else:
                 answer(said)
-        elif not login.done and header.api is not _S.API_VERSIONS:
-            self._hang_up(peer)  # as Kafka does
+        elif not login.done and request.api is not _S.API_VERSIONS:
+            peer.close()  # as Kafka does
         else:
-            self._at = peer.node
-            if header.api is _S.FETCH:
-                self._topics.name_topics(body)
-            refused = self._handlers.refuse(_request(peer.node, header, body))
+            if request.api is _S.FETCH:
+                self._topics.name_topics(request.body)
+            refused = self._handlers.refuse(request)
             if refused is None:
-                self._handle(header, body, answer)
+                self._handle(request, answer)
             else:
                 answer(refused)
 
-    def _hang_up(self, peer: Peer) -> None:
-        if self._server is not None:
-            self._server.close(peer)
-
-    def _handle(self, header: framing.RequestHeader, body: dict[str, Any], answer: Answer) -> None:
-        request = _request(self._at, header, body)
-        if header.api is _S.FETCH:
-            self._fetch(body, answer)
-        elif header.api is _S.JOIN_GROUP:
+    def _handle(self, request: Request, answer: Answer) -> None:
+        if request.api is _S.FETCH:
+            self._fetch(request.body, request.node, answer)
+        elif request.api is _S.JOIN_GROUP:
             self._handlers.groups.join(request, answer)
-        elif header.api is _S.SYNC_GROUP:
+        elif request.api is _S.SYNC_GROUP:
             self._handlers.groups.sync(request, answer)
-        elif header.api is _S.PRODUCE:
+        elif request.api is _S.PRODUCE:
             response = self._handlers.answer(request)
             self._wake()
-            answer(response if body["acks"] else None)
+            answer(response if request.body["acks"] else None)
         else:
             answer(self._handlers.answer(request))
 
-    def _fetch(self, body: dict[str, Any], answer: Answer) -> None:
-        node = self._at
-
+    def _fetch(self, body: dict[str, Any], node: int, answer: Answer) -> None:
         def ready() -> bool:
             response, size = self._topics.fetch(body, node)
             if size >= max(1, body["min_bytes"]):
@@ -456,7 +433,3 @@ class MemoryBroker:
     def _wake(self) -> None:
         """Answer the Fetch requests that wait and now have enough bytes."""
         self._waiting = [ready for ready in self._waiting if not ready()]
-
-
-def _request(node: int, header: framing.RequestHeader, body: dict[str, Any]) -> Request:
-    return Request(node, header.api, header.version, header.client_id, body)

@@ -47,10 +47,7 @@ class ClassicGroup(Group):
         self._ids = 0
         self._saved: tuple[int, str | None, str | None, dict[str, MemberEntry]] = (0, None, None, {})
 
-    # -- questions ------------------------------------------------------------------------------------
-
     def accepts(self, member_id: str, generation: int) -> bool:
-        """Return whether a commit by this member of this generation is valid."""
         return member_id in self.members and generation == self.generation
 
     def check(self, body: Body, generation: int | None) -> int:
@@ -61,8 +58,6 @@ class ClassicGroup(Group):
         if member_id not in self.members:
             return codes.UNKNOWN_MEMBER_ID
         return codes.ILLEGAL_GENERATION if generation is not None and generation != self.generation else 0
-
-    # -- JoinGroup ------------------------------------------------------------------------------------
 
     def join(self, body: Body, reply: Reply) -> None:
         """JoinGroup; answered when all members have joined, or the rebalance timeout is over."""
@@ -224,8 +219,6 @@ class ClassicGroup(Group):
             "members": members if member.id == self.leader else [],
         }
 
-    # -- SyncGroup, Heartbeat, LeaveGroup -------------------------------------------------------------
-
     def sync(self, body: Body, reply: Reply) -> None:
         """SyncGroup; answered when the leader has sent the assignment."""
         code = self.check(body, body["generation_id"])
@@ -273,7 +266,6 @@ class ClassicGroup(Group):
                 waiting({"error_code": code, "assignment": b""})
 
     def heartbeat(self, body: Body) -> int:
-        """Error code."""
         code = self.check(body, body["generation_id"])
         if code:
             return code
@@ -350,10 +342,7 @@ class ClassicGroup(Group):
         self._saved = (self.generation, self.protocol, self.leader, members)
 
     def move(self, loading: float = 0.0) -> None:
-        """Another broker loads the group: it refuses the requests that wait, and forgets an unfinished round.
-
-        All sessions restart in ``loading`` seconds (Kafka's ``onLoaded``).
-        """
+        """Another broker loads the group in ``loading`` seconds; waiting requests and an unfinished round are lost."""
         for member in list(self.members.values()):
             member.refuse(codes.NOT_COORDINATOR)
         self.generation, self.protocol, self.leader, saved = self._saved
@@ -370,10 +359,7 @@ class ClassicGroup(Group):
 
 
 def acceptable(body: Body, kind: str | None, members: Collection[MemberEntry]) -> bool:
-    """Return whether a group of ``kind`` accepts this join: it shares an assignor with all members.
-
-    As in Kafka the member itself counts: alone in a group it cannot join again with another assignor.
-    """
+    """Return whether a group of ``kind`` accepts this join: it shares an assignor with all members, itself included."""
     names = {name for name, _ in protocols_of(body)}
     asked = body.get("protocol_type", kind)
     if not members:

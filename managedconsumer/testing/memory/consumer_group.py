@@ -74,8 +74,6 @@ class ModernGroup(Group):
         self.members: dict[str, ModernMember] = {}
         self._seen: Any = None
 
-    # -- questions ------------------------------------------------------------------------------------
-
     @property
     def assignor(self) -> str:
         """The assignor that most members ask for; ``uniform`` by default."""
@@ -84,27 +82,21 @@ class ModernGroup(Group):
 
     @property
     def settled(self) -> bool:
-        """True if all members have their targets."""
         return not self.assigning and all(
             m.epoch in (self.epoch, _LEAVE_STATIC) and m.assigned == m.target for m in self.members.values()
         )
 
     def accepts(self, member_id: str, generation: int) -> bool:
-        """Return whether a commit by this member in this epoch is valid."""
         member = self.members.get(member_id)
         return member is not None and member.epoch == generation
 
     def is_only(self, instance: str | None) -> bool:
-        """Whether the static member ``instance`` is all that the group has."""
         return instance is not None and {member.instance for member in self.members.values()} == {instance}
 
     def _of_instance(self, instance: str | None) -> ModernMember | None:
         return None if instance is None else next((m for m in self.members.values() if m.instance == instance), None)
 
-    # -- the heartbeat --------------------------------------------------------------------------------
-
     def heartbeat(self, body: Body) -> dict[str, Any]:
-        """ConsumerGroupHeartbeat."""
         epoch, owned = body["member_epoch"], self._named(body.get("topic_partitions"))
         if epoch in (_LEAVE, _LEAVE_STATIC):
             return self._leave(body, epoch)
@@ -198,8 +190,6 @@ class ModernGroup(Group):
         self._changed(f"{member.id} is out of the group: {reason}")
         self._renew_target()
 
-    # -- target assignment ----------------------------------------------------------------------------
-
     def _renew_target(self) -> None:
         """Begin a new epoch when members, their topics or the partitions have changed."""
         partitions = sorted(self._partitions())
@@ -255,8 +245,6 @@ class ModernGroup(Group):
 
         self._timer(3.0 * self._session if member.rebalance is None else member.rebalance, over)
 
-    # -- topics' ids ----------------------------------------------------------------------------------
-
     def _named(self, entries: Iterable[Any] | None) -> frozenset[TopicPartition] | None:
         if entries is None:
             return None
@@ -272,8 +260,6 @@ class ModernGroup(Group):
         for tp in sorted(tps):
             topics.setdefault(tp.topic, []).append(tp.partition)
         return [{"topic_id": self._id_of(name), "partitions": numbers} for name, numbers in topics.items()]
-
-    # -- offsets --------------------------------------------------------------------------------------
 
     def check_commit(self, body: Body, *, transactional: bool = False) -> int:
         epoch = body["generation_id_or_member_epoch"]
@@ -294,7 +280,6 @@ class ModernGroup(Group):
 
 
 def topic_id(name: str) -> bytes:
-    """The id of a topic."""
     return name.encode().ljust(16, b".")
 
 

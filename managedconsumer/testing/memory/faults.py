@@ -14,10 +14,7 @@ _BY_NAME = {api.name.lower(): api for api in APIS.values()}
 
 
 def api_named(name: str) -> Api:
-    """Return the request with Kafka's name, in any spelling (``OffsetCommit``, ``OFFSET_COMMIT``).
-
-    Raises ConfigurationError for an unknown name.
-    """
+    """Return the request with Kafka's name, in any spelling (``OFFSET_COMMIT``). Raises ConfigurationError."""
     found = _BY_NAME.get(name.replace("_", "").lower())
     if found is None:
         raise ConfigurationError(f"there is no request {name!r}: {', '.join(sorted(a.name for a in APIS.values()))}")

@@ -26,7 +26,6 @@ class Group:
         self.down = False
 
     def _end(self, member: Any, reason: str) -> None:
-        """Remove the member from the group."""
         raise NotImplementedError
 
     def check_commit(self, body: Body, *, transactional: bool = False) -> int:
@@ -37,15 +36,12 @@ class Group:
         """Another broker coordinates the group, and has loaded it in ``loading`` seconds."""
         raise NotImplementedError
 
-    # -- sessions -------------------------------------------------------------------------------------
-
     def expel(self, member_id: str | None) -> None:
         """End the session of a member (None: of all members)."""
         for member in [m for m in self.members.values() if member_id in (None, m.id)]:
             self._end(member, "expelled")
 
     def begin_sessions(self, delay: float = 0.0) -> None:
-        """Restart all sessions, in ``delay`` seconds."""
         for member in self.members.values():
             member.deadline = self._now() + delay + member.session
 
@@ -56,7 +52,6 @@ class Group:
             self._touch(member)
 
     def _touch(self, member: Any) -> None:
-        """Restart the member's session."""
         first = not member.deadline
         member.deadline = self._now() + member.session
         if first:
@@ -73,8 +68,6 @@ class Group:
         else:
             self.ended_sessions[member.id] = self._now()
             self._end(member, f"session of {member.id} expired")
-
-    # -- offsets --------------------------------------------------------------------------------------
 
     def commit(self, body: Body, producer: int | None = None) -> None:
         """Store valid offsets; those of a transaction's ``producer`` count when it has committed."""

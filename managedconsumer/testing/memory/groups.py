@@ -85,10 +85,7 @@ class Groups:
         return found if isinstance(found, kind) else None
 
     def _name(self, body: Body) -> str:
-        """Return the id of a new member: its instance's or client's name, a number, and a random end.
-
-        By the number the ids sort as the members came. Assignors sort by id, so a test sees the same each time.
-        """
+        """Return a new member's id. By its number the ids sort as the members came, so each test sees the same."""
         self._named += 1
         return f"{body.get('group_instance_id') or body['client_id'] or ''}-{self._named:08x}{str(uuid.uuid4())[8:]}"
 
@@ -98,13 +95,11 @@ class Groups:
         return {} if found is None else found.committed
 
     def forget_topics(self) -> None:
-        """Forget the committed offsets of topics that were deleted."""
         there = self._topics.everything()
         for group in self.known.values():
             group.committed = {tp: offset for tp, offset in group.committed.items() if tp in there}
 
     def members(self, name: str) -> list[str]:
-        """The ids of the members."""
         found = self.known.get(name)
         return [] if found is None else list(found.members)
 
@@ -117,7 +112,6 @@ class Groups:
     # -- classic members ------------------------------------------------------------------------------
 
     def join(self, request: Request, answer: Reply) -> None:
-        """JoinGroup."""
         version, body = request.version, request.body
         code = _refuse_join(body)
         if not code and body["member_id"] and body["group_id"] not in self.known:
@@ -142,7 +136,6 @@ class Groups:
         group.join(body, lambda response: answer(_join_answer(version, body, response)))
 
     def sync(self, request: Request, answer: Reply) -> None:
-        """SyncGroup."""
         body = request.body
         group = self.known.get(body["group_id"])
         nameless = body.get("protocol_type") is None or body.get("protocol_name") is None
@@ -157,14 +150,12 @@ class Groups:
         answer({"error_code": code, "assignment": b""})
 
     def heartbeat(self, request: Request) -> dict[str, Any]:
-        """Heartbeat."""
         group = self.known.get(request.body["group_id"])
         if isinstance(group, ClassicGroup):
             return {"error_code": group.heartbeat(request.body)}
         return {"error_code": codes.UNKNOWN_MEMBER_ID if request.body["group_id"] else codes.INVALID_GROUP_ID}
 
     def leave(self, request: Request) -> dict[str, Any]:
-        """LeaveGroup."""
         body = request.body
         leaving = body["members"] or [{"member_id": body["member_id"], "group_instance_id": None}]
         group = self.known.get(body["group_id"])
@@ -184,7 +175,6 @@ class Groups:
     # -- KIP-848 members ------------------------------------------------------------------------------
 
     def modern_heartbeat(self, request: Request) -> dict[str, Any]:
-        """ConsumerGroupHeartbeat."""
         body = request.body
         wrong = _wrong_heartbeat(request.version, body)
         if wrong is not None:
@@ -306,7 +296,6 @@ def _only(response: dict[str, Any], fields: set[str]) -> dict[str, Any]:
 
 
 def _join_answer(version: int, body: Body, response: dict[str, Any]) -> dict[str, Any]:
-    """Return the response to a JoinGroup in its ``version``."""
     before = response.get("leader_before")
     response = _only(response, _JOIN_FIELDS)
     if response["skip_assignment"] and version < _SKIP_SINCE:  # the member must not believe that it leads

@@ -38,8 +38,6 @@ class Log:
         self._aborted: list[tuple[int, int, int]] = []  # producer's id, first offset, the marker's offset
         self._producers = Producers()
 
-    # -- writing --------------------------------------------------------------------------------------
-
     def take(self, data: bytes) -> tuple[int, int]:
         """Append a client's batch; return the error code, and the first record's offset (-1: refused).
 
@@ -58,10 +56,7 @@ class Log:
         return 0, offset
 
     def append(self, data: bytes, *, check: bool = False) -> int:
-        """Append batches and number their records; return the first offset. Raises ValueError for damage.
-
-        ``check``: compare the checksums.
-        """
+        """Number and append batches; return the first offset. ``check``: also the checksums. Raises ValueError."""
         first, pos = self.end, 0
         taken = []
         opened: dict[int, int] = {}
@@ -100,7 +95,6 @@ class Log:
         self.append(marker)
 
     def delete_before(self, offset: int) -> None:
-        """Delete records, as retention does."""
         self.start = max(self.start, min(offset, self.end))
         self._batches = [entry for entry in self._batches if entry[1] > self.start]
 
@@ -109,8 +103,6 @@ class Log:
         self.leader = node
         self.epoch += 1
         self._epochs.append((self.epoch, self.end))
-
-    # -- reading --------------------------------------------------------------------------------------
 
     @property
     def stable(self) -> int:
@@ -166,7 +158,6 @@ class Log:
 
 
 def is_transactional(data: bytes) -> bool:
-    """True for a batch of a transaction."""
     return len(data) >= _SMALLEST and bool(_ABOUT.unpack_from(data, _ABOUT_AT)[0] & fmt.TRANSACTIONAL)
 
 

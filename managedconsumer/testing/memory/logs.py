@@ -55,16 +55,13 @@ class Topics:
         return UNKNOWN_TOPIC if self.logs.pop(name, None) is None else 0
 
     def log(self, topic: str, partition: int) -> Log | None:
-        """The partition's log, None if there is no such partition."""
         logs = self.logs.get(topic, [])
         return logs[partition] if 0 <= partition < len(logs) else None
 
     def everything(self) -> dict[TopicPartition, Log]:
-        """Every partition."""
         return {TopicPartition(t, n): log for t, logs in self.logs.items() for n, log in enumerate(logs)}
 
     def ends(self) -> dict[TopicPartition, int]:
-        """Every partition's end."""
         return {tp: log.end for tp, log in self.everything().items()}
 
     def id_of(self, name: str) -> bytes:
@@ -72,10 +69,7 @@ class Topics:
         return self._ids.get(name, bytes(16))
 
     def name_of(self, topic_id: bytes) -> str | None:
-        """The name of the topic with this id."""
         return next((name for name, each in self._ids.items() if each == topic_id), None)
-
-    # -- responses about topics -----------------------------------------------------------------------
 
     def metadata(self, body: Body, brokers: list[dict[str, Any]], asked: int) -> dict[str, Any]:
         """Metadata, of the node ``asked``."""
@@ -112,7 +106,6 @@ class Topics:
         return {"error_code": code, "name": name, "topic_id": self.id_of(name), "partitions": parts}
 
     def create_topics(self, request: Request) -> dict[str, Any]:
-        """CreateTopics."""
         made = []
         make = self.refuse_new if request.body["validate_only"] else self.create
         for entry in request.body["topics"]:
@@ -120,8 +113,6 @@ class Topics:
             code = make(entry["name"], 1 if wanted == _DEFAULT_PARTITIONS else wanted)
             made.append({"name": entry["name"], "topic_id": self.id_of(entry["name"]), "error_code": code})
         return {"topics": made}
-
-    # -- responses about logs -------------------------------------------------------------------------
 
     def _led(self, node: int, topic: str, partition: int, epoch: int = -1) -> tuple[Log | None, int]:
         """Return the log that ``node`` leads, or the error code for a client that knows the leader epoch ``epoch``."""
@@ -149,8 +140,6 @@ class Topics:
         return {"responses": per_partition(topics, take, asked="partition_data", told="partition_responses")}
 
     def delete_records(self, request: Request) -> dict[str, Any]:
-        """DeleteRecords."""
-
         def delete(topic: str, part: Body) -> dict[str, Any]:
             number = part["partition_index"]
             log, code = self._led(request.node, topic, number)
@@ -163,7 +152,6 @@ class Topics:
         return {"topics": per_partition(request.body["topics"], delete)}
 
     def list_offsets(self, request: Request) -> dict[str, Any]:
-        """ListOffsets."""
         committed = request.body["isolation_level"] == _READ_COMMITTED
 
         def look_up(topic: str, part: Body) -> dict[str, Any]:
@@ -176,8 +164,6 @@ class Topics:
         return {"topics": per_partition(request.body["topics"], look_up)}
 
     def epochs(self, request: Request) -> dict[str, Any]:
-        """OffsetForLeaderEpoch."""
-
         def end_of(topic: str, part: Body) -> dict[str, Any]:
             log, code = self._led(request.node, topic, part["partition"], part["current_leader_epoch"])
             epoch, end = (-1, -1) if log is None else log.end_of(part["leader_epoch"])

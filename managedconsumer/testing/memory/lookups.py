@@ -138,7 +138,6 @@ def delete_offsets(groups: Groups, topics: Topics, body: Body) -> dict[str, Any]
 
 
 def _read_by(group: Group, topics: Topics) -> set[str]:
-    """The topics that the members subscribe to."""
     if isinstance(group, ModernGroup):
         members = group.members.values()
         found = {name for member in members for name in member.topics}

@@ -72,7 +72,6 @@ class MemberEntry:
         return self.join is not None or self.sync is not None
 
     def refuse(self, code: int) -> None:
-        """Answer the requests that wait with an error."""
         for reply in (self.join, self.sync):
             if reply is not None:
                 reply({**join_error(code, self.id), "assignment": b""})
@@ -85,7 +84,6 @@ def protocols_of(body: Body) -> list[tuple[str, bytes]]:
 
 
 def offsets_in(body: Body) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Return the offsets of an OffsetCommit."""
     return {
         TopicPartition(topic["name"], part["partition_index"]): OffsetAndMetadata(
             part["committed_offset"], part["committed_metadata"] or "", part.get("committed_leader_epoch", -1)
@@ -96,7 +94,6 @@ def offsets_in(body: Body) -> dict[TopicPartition, OffsetAndMetadata]:
 
 
 def join_error(code: int, member_id: str) -> dict[str, Any]:
-    """The answer to a join that is refused."""
     return {
         "error_code": code,
         "generation_id": -1,

@@ -33,8 +33,6 @@ class _State:
 
 
 class Producers:
-    """The producers that have written to a partition."""
-
     def __init__(self) -> None:
         self._known: dict[int, _State] = {}
 

@@ -15,8 +15,6 @@ NO_KIP_848 = (MODERN_HEARTBEAT_KEY, 69)
 
 
 class Quirks(NamedTuple):
-    """One product."""
-
     #: The highest version of a request, by its key, where it is below the in-memory broker's.
     highest: Mapping[int, int] = {}
     #: The keys of requests that it does not answer.

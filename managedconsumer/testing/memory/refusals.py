@@ -51,7 +51,6 @@ _NOTHING = {"committed_offset": -1, "high_watermark": -1, "base_offset": -1, "po
 
 
 def refusal(api: Api, version: int, body: Mapping[str, Any], code: int) -> dict[str, Any]:
-    """Return ``api``'s response to ``body`` with ``code``."""
     return _struct(api.fields("response"), version, body, code)
 
 

@@ -41,11 +41,7 @@ _OF_A_TRANSACTION = frozenset(
 
 
 class RequestHandlers:
-    """The state of all nodes: each request says which node has received it. Pure.
-
-    ``addresses``: the nodes that are up, as Metadata lists them. ``written`` is called when a transaction's markers are
-    in the logs.
-    """
+    """The state of all nodes. ``addresses``: those that are up. ``written`` is called when a transaction ends. Pure."""
 
     def __init__(
         self,
@@ -95,24 +91,18 @@ class RequestHandlers:
             _S.END_TXN.key: self.transactions.end,
         }
 
-    # -- faults ---------------------------------------------------------------------------------------
-
     def add_fault(self, fault: Fault) -> None:
         """Add a rule; the first one that concerns a request counts."""
         self._faults.append(fault)
 
     def clear_faults(self) -> None:
-        """Cancel all rules."""
         for fault in self._faults:
             fault.cancel()
 
     def fault_of(self, api: Api, body: Body) -> Fault | None:
-        """Return the rule for a request, or None."""
         found = next((fault for fault in self._faults if fault.meets(api, body)), None)
         self._faults = [fault for fault in self._faults if fault.times != 0]
         return found
-
-    # -- requests -------------------------------------------------------------------------------------
 
     def refuse(self, request: Request) -> Body | None:
         """Return the response to a request that the wrong node has received; None if it is the right one."""

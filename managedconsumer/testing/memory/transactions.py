@@ -42,7 +42,6 @@ class _Producer:
 
     @property
     def open(self) -> bool:
-        """True while a transaction is open."""
         return bool(self.partitions or self.groups)
 
 
@@ -57,11 +56,8 @@ class Coordinator:
         self._producers = 0
 
     def new_producer(self) -> int:
-        """Return an id that no other producer has."""
         self._producers += 1
         return self._producers
-
-    # -- requests -------------------------------------------------------------------------------------
 
     def begin_producer(self, request: Request) -> dict[str, Any]:
         """InitProducerId: abort the transaction of an earlier producer with this transactional id, and fence it."""
@@ -98,7 +94,6 @@ class Coordinator:
         return {"results_by_topic_v3_and_below": per_partition(body["topics"], told, told="results_by_partition")}
 
     def add_offsets(self, request: Request) -> dict[str, Any]:
-        """AddOffsetsToTxn."""
         found, code = self._check(request, request.body)
         if found is not None:
             self._add(found, found.groups, [request.body["group_id"]])
@@ -144,8 +139,6 @@ class Coordinator:
             return 0 if tp in producer.partitions else INVALID_STATE
 
         return check
-
-    # -- transactions ---------------------------------------------------------------------------------
 
     def _check(self, request: Request, body: Any, fenced: int | None = None) -> tuple[_Producer | None, int]:
         """Return the producer, or the error code of a request that it has not sent."""
@@ -201,8 +194,6 @@ class Coordinator:
         for producer in self._known.values():
             if producer.open:
                 self._watch(producer)
-
-    # -- transactions of tests ------------------------------------------------------------------------
 
     def end_written(self, producer: int, *, commit: bool) -> None:
         """End a transaction of :class:`Transaction`, in each log that it has written to."""
