@@ -146,7 +146,7 @@ class TestTooLittleMemory:
 STARVED = """
 import resource
 from managedconsumer.wire.records.encode import Record, encode_batch
-from tests.fetch.kit import Kit, tp
+from tests.fetch.kit import batch, filled
 
 def limit(extra):
     with open("/proc/self/statm") as f:

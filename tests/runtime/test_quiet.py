@@ -29,9 +29,9 @@ class WatchedBroker(MemoryBroker):
         super().__init__({TOPIC: 2})
         self.waits: list[int] = []
 
-    def _fetch(self, body: dict[str, Any], answer: Callable[[Any], None]) -> None:
+    def _fetch(self, body: dict[str, Any], node: int, answer: Callable[[Any], None]) -> None:
         self.waits.append(body["max_wait_ms"])
-        super()._fetch(body, answer)
+        super()._fetch(body, node, answer)
 
     @property
     def is_patient(self) -> bool:

@@ -30,9 +30,9 @@ class WatchedBroker(MemoryBroker):
         super().__init__({TOPIC: 2, OTHER: 1})
         self.fetches: list[dict[str, Any]] = []
 
-    def _fetch(self, body: dict[str, Any], answer: Callable[[Any], None]) -> None:
+    def _fetch(self, body: dict[str, Any], node: int, answer: Callable[[Any], None]) -> None:
         self.fetches.append(body)
-        super()._fetch(body, answer)
+        super()._fetch(body, node, answer)
 
     @property
     def connections(self) -> int:
