@@ -25,7 +25,7 @@ pytestmark = pytest.mark.broker
 
 ROOT = Path(__file__).parent.parent.parent
 PROGRAMS = Path(__file__).parent / "programs"
-NAMES = ["balanced", "callbacks", "green", "last_messages", "life", "monkey", "names", "objects", "simple"]
+NAMES = ["balanced", "callbacks", "green", "last_messages", "life", "monkey", "names", "simple"]
 SECTION = "Programs, line by line"
 #: How many programs run side by side: they wait most of the time.
 AT_ONCE = 4

@@ -18,8 +18,17 @@ MODE, BOOTSTRAP, TOPIC, GROUP = sys.argv[1:5]
 #: How long (ms) a consumer waits for a message before its iteration ends.
 TIMEOUT = 2000
 #: What a program that was written for pykafka catches.
-KINDS = {"AttributeError", "ConsumerStoppedException", "KafkaException", "KeyError", "NoBrokersAvailableError"}
-KINDS |= {"RuntimeError", "TypeError", "UnicodeException", "ValueError"}
+KINDS = {
+    "AttributeError",
+    "ConsumerStoppedException",
+    "KafkaException",
+    "KeyError",
+    "NoBrokersAvailableError",
+    "RuntimeError",
+    "TypeError",
+    "UnicodeException",
+    "ValueError",
+}
 
 if MODE == "import":
     import managedconsumer as module

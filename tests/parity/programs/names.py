@@ -2,10 +2,17 @@
 
 from kit import BOOTSTRAP, GROUP, TIMEOUT, TOPIC, KafkaClient, errors, module, outcome, say
 
-CONSUMERS = ("SimpleConsumer", "BalancedConsumer", "ManagedBalancedConsumer")
-for name in ("Broker", "Cluster", "Partition", "Topic", "KafkaClient", *CONSUMERS):
+for name in (
+    "Broker",
+    "Cluster",
+    "Partition",
+    "SimpleConsumer",
+    "BalancedConsumer",
+    "ManagedBalancedConsumer",
+    "Topic",
+):
     say(f"import {name}", hasattr(module, name))
-for name in ("SslConfig", "RangeProtocol", "RoundRobinProtocol"):
+for name in ("SslConfig", "RangeProtocol", "RoundRobinProtocol", "KafkaClient"):
     say(f"import {name}", hasattr(module, name))
 for name in ("ConsumerStoppedException", "SocketDisconnectedError", "LeaderNotAvailable", "NoBrokersAvailableError"):
     say(f"error {name}", issubclass(getattr(errors, name), errors.KafkaException))
