@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,7 +100,7 @@ def test_a_partition_that_cannot_be_read_hides_nothing_of_the_others(
     broker: MemoryBroker, client: KafkaClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What cannot be read has no age, and its lag in messages all the same."""
-    monkeypatch.setattr(ages, "_LIMITS", replace(ages._LIMITS, patience=0.2))
+    monkeypatch.setattr(ages, "_LIMITS", ages._LIMITS._replace(patience=0.2))
     client.reset("billing", "orders", 7, execute=True)
 
     def of_partition_0(body: Any) -> bool:
