@@ -24,8 +24,8 @@ MUTANTS = read(r"""
 -                if (gate := key_queue.part.gate).suspended or gate.paused:
 +                if key_queue.part.gate.suspended:
 # run(): a paused partition keeps the room of the others
--        return 0 if self.ending else self._plan.max_in_flight - self.in_flight + self._set_aside()
-+        return 0 if self.ending else self._plan.max_in_flight - self.in_flight
+-        room = self._plan.max_in_flight - self.in_flight + self._set_aside()
++        room = self._plan.max_in_flight - self.in_flight
 # run(): a reset forgets what is in flight below it
 -            if beyond:
 -                continue
