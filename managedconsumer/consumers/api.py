@@ -276,8 +276,10 @@ class ConsumerAPI(FastPath, PykafkaNames):
         listed in the commit's metadata, so no member processes them again.
 
         ``order``: ``"key"`` (messages of one key one after the other; those without a key in any order),
-        ``"partition"`` or ``"none"``. ``batch=(max_messages, max_ms)``: ``handler(list)``, of one key or partition
-        where the order needs it. ``on``: ``"threads"``; with ``use_greenlets`` the workers are greenlets in any case;
+        ``"partition"``, ``"none"``, or ``"time"`` (all in the order of their timestamps, one at a time; a partition at
+        its end holds the others up for ``idle_ms`` at most). ``batch=(max_messages, max_ms)``: ``handler(list)``, of
+        one key or partition where the order needs it. ``on``: ``"threads"``; with ``use_greenlets`` the workers are
+        greenlets in any case;
         ``"asyncio"`` runs :meth:`run_async` in a new event loop. ``retry``: a :class:`~managedconsumer.Retry`; without
         one the first failure is the last. ``on_dead(message, error)`` takes messages that failed for good. At most
         ``max_in_flight`` messages are in flight. ``progress``: write a line to stderr if that is a terminal.

@@ -126,7 +126,7 @@ class Store(Fence):
         Call it before the first ``consume()``. A group member claims at each assignment, through its listener (it calls
         the listener that the consumer has after that); a SimpleConsumer claims its partitions now. ``group``: the name
         under which the store keeps the offsets (the consumer's group). The consumer's ``run()`` takes only
-        ``order="partition"`` then.
+        ``order="partition"`` and ``"time"`` then.
 
         Raises FencedStoreError when another claim outranks this one and Kafka does not confirm the member.
         """

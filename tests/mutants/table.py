@@ -78,6 +78,13 @@ MUTANTS = read(r"""
 # run(): waiting for a time is an attempt
 -self._retry_at(key_queue, now, chance) if until is None else until)
 +self._retry_at(key_queue, now, chance))
+@ processing/work.py processing/test_merge.py
+# run(): with the order "time" others pass what is tried again
+-            limit = 0 if self.parked else limit  # nothing passes a message that waits for its time
+@ processing/merge.py processing/test_merge.py
+# run(): with the order "time" a partition without a message holds nobody up
+-                if free > now:
+-                    times.append(free)
 @ processing/work.py processing/test_simulation.py ci
 # run(): one attempt too many
 -retry.again(error, 1 if place else key_queue.attempts + 1)
@@ -576,6 +583,9 @@ MUTANTS = read(r"""
 # a greenlet receives a large answer without giving a turn
 -        self._turn.give()
 
+@ stores/producers.py testing/test_memory_transactional.py
+# a transaction is committed without the records that kafka-python has lost
+-        self._patiently(self._deliver)
 @ stores/claims.py stores/test_past.py stores/test_all_stores.py ci
 # a store's offset that went back is taken for stored
 -            elif now is not None and now > (each.next or 0):

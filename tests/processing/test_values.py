@@ -85,7 +85,11 @@ def test_the_plan_of_what_a_user_has_given() -> None:
 @pytest.mark.parametrize(
     ("given", "error", "text"),
     [
-        (("keys", 1000, None, None), ConfigurationError, "order must be one of 'key', 'partition', 'none', not 'keys'"),
+        (
+            ("keys", 1000, None, None),
+            ConfigurationError,
+            "order must be one of 'key', 'partition', 'none', 'time', not 'keys'",
+        ),
         ((KEY, 0, None, None), ConfigurationError, "max_in_flight must be a number of at least 1, not 0"),
         ((KEY, None, None, None), TypeError, "max_in_flight must be a number of at least 1, not NoneType: None"),
         ((KEY, 9, 5, None), TypeError, "batch must be a pair (messages, milliseconds), not int: 5"),

@@ -44,8 +44,9 @@ async def _coroutine(_message: Message) -> None:
     """A handler."""
 
 
-def test_run_by_partition_with_retries_and_dead_letters(
-    broker: MemoryBroker, open_store: Opener, database: Path
+@pytest.mark.parametrize("order", ["partition", "time"])
+def test_run_in_order_with_retries_and_dead_letters(
+    order: str, broker: MemoryBroker, open_store: Opener, database: Path
 ) -> None:
     store = open_store()
     failures, dead = [], []  # type: ignore[var-annotated]
@@ -69,7 +70,7 @@ def test_run_by_partition_with_retries_and_dead_letters(
     going = Going(
         consumer,
         handle,
-        order="partition",
+        order=order,
         batch=(5, 10),
         workers=2,
         retry=Retry(attempts=4, first_ms=1),

@@ -437,6 +437,10 @@ def test_a_call_of_kafka_python_that_never_ends(consumer: Any) -> None:
 
         def begin_transaction(self) -> None: ...
 
+        def send(self, *_: Any) -> None: ...
+
+        def flush(self) -> None: ...
+
         def send_offsets_to_transaction(self, *_: Any) -> None:
             self.over.wait(60)
 

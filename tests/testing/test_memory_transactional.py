@@ -34,13 +34,14 @@ def make(request: pytest.FixtureRequest, broker: MemoryBroker) -> Iterator[Calla
     """Makes transactional producers of one client."""
     made: list[Any] = []
 
-    def confluent(timeout_ms: int = 60_000) -> Any:
+    def confluent(timeout_ms: int = 60_000, delivery_ms: int = 0) -> Any:
         import confluent_kafka
 
         options = {"transactional.id": ID, "transaction.timeout.ms": timeout_ms, "linger.ms": 0}
+        options |= {"delivery.timeout.ms": delivery_ms} if delivery_ms else {}
         return confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, **options})
 
-    def kafka_python(timeout_ms: int = 60_000) -> Any:
+    def kafka_python(timeout_ms: int = 60_000, delivery_ms: int = 60_000) -> Any:
         import kafka
 
         made.append(
@@ -48,7 +49,11 @@ def make(request: pytest.FixtureRequest, broker: MemoryBroker) -> Iterator[Calla
                 bootstrap_servers=broker.bootstrap,
                 transactional_id=ID,
                 transaction_timeout_ms=timeout_ms,
+                delivery_timeout_ms=delivery_ms,
+                request_timeout_ms=min(delivery_ms, 30_000),
                 max_block_ms=10_000,
+                batch_size=1,
+                max_in_flight_requests_per_connection=1,
             )
         )
         return made[-1]
@@ -59,9 +64,13 @@ def make(request: pytest.FixtureRequest, broker: MemoryBroker) -> Iterator[Calla
         clear_away()
 
 
-def send(producer: Any, values: list[bytes | None]) -> None:
+def put(producer: Any, values: list[bytes | None]) -> None:
     for value in values:
         (producer.produce if hasattr(producer, "produce") else producer.send)(OUTPUT, value, partition=0)
+
+
+def send(producer: Any, values: list[bytes | None]) -> None:
+    put(producer, values)
     producer.flush()
 
 
@@ -191,6 +200,53 @@ def test_refused_offsets_do_not_go_with_the_next_transaction(broker: MemoryBroke
 
     until(stored)
     assert broker.committed(GROUP) == {TopicPartition(TOPIC, 1): 3}
+
+
+def stored(broker: MemoryBroker, store: KafkaStore, consumer: Any, count: int) -> bool:
+    """Store what comes, and tell whether all is stored. A producer that gets another epoch refuses transactions."""
+    batch = consumer.consume_batch(count, 100)
+    with suppress(Exception), store.transaction(batch) as handle:
+        put(handle, [message.value for message in batch])
+    return broker.committed(GROUP) == {TopicPartition(TOPIC, 0): count}
+
+
+def test_output_that_was_not_delivered_takes_its_offsets_with_it(
+    broker: MemoryBroker, make: Callable[..., Any]
+) -> None:
+    """kafka-python commits a transaction whose records have expired."""
+    broker.produce(TOPIC, numbers(3), partition=0)
+    store = KafkaStore(make(delivery_ms=300), patience_ms=10_000)
+    with consumer_of(broker, "classic") as consumer:
+        store.attach(consumer)
+        consumer.start()
+        batch = until(lambda: consumer.consume_batch(3, 1000))
+        fault = broker.fail_next("Produce", err.NotLeaderForPartition, None)
+        with pytest.raises(Exception, match=r"(?i)expir|deliver|time"), store.transaction(batch) as handle:
+            put(handle, [message.value for message in batch])
+        fault.cancel()
+        assert broker.committed(GROUP) == {}
+        until(lambda: stored(broker, store, consumer, 3))
+    assert output(broker) == numbers(3)
+
+
+@pytest.mark.parametrize("make", ["kafka_python"], indirect=True)
+def test_records_of_a_transaction_that_was_given_up_do_not_go_with_the_next_one(
+    broker: MemoryBroker, make: Callable[..., Any]
+) -> None:
+    """After some errors kafka-python ends the transaction itself, and keeps the records that it has not sent yet."""
+    broker.produce(TOPIC, numbers(5), partition=0)
+    store = KafkaStore(make(), patience_ms=10_000)
+    with consumer_of(broker, "classic") as consumer:
+        store.attach(consumer)
+        consumer.start()
+        batch = until(lambda: consumer.consume_batch(5, 1000))
+        broker.fail_next("Produce", err.InvalidProducerEpoch)
+        broker.delay_next("AddPartitionsToTxn", 0.2)  # until then all records wait
+        with pytest.raises(Exception, match=r".+"), store.transaction(batch) as handle:
+            put(handle, [message.value for message in batch])
+        assert broker.committed(GROUP) == {}
+        until(lambda: stored(broker, store, consumer, 5))
+    assert output(broker) == numbers(5)
 
 
 def test_offsets_of_an_open_transaction_are_unstable(broker: MemoryBroker, attached: Any) -> None:
