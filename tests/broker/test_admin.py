@@ -13,7 +13,7 @@ from managedconsumer.admin.values import Move
 from managedconsumer.runtime.waiting.handlers import GEventHandler, Handler
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from tests.broker.groupkit import OPTIONS, until
+from tests.broker.groupkit import OPTIONS, pairs, until
 from tests.runtime.test_fetch_range import delete_records
 
 Topic = Callable[..., str]
@@ -38,6 +38,7 @@ def consumer_of(broker: DevBroker, topic: str, group: str, mode: Handler, **opti
     return ManagedBalancedConsumer(topic, broker.bootstrap, group, **given)
 
 
+@pairs
 def test_a_group_and_how_far_it_is(kafka: DevBroker, mode: Handler, topic: Topic, unique: Unique) -> None:
     name, group = topic(kafka, 2), unique("group")
     fill(kafka, name, 2, 10, age=100, step=10)
@@ -71,6 +72,7 @@ def test_a_group_and_how_far_it_is(kafka: DevBroker, mode: Handler, topic: Topic
         assert {each.partition: each.committed for each in client.lag(group).partitions} == done
 
 
+@pairs
 def test_where_an_idle_group_goes_on(kafka: DevBroker, mode: Handler, topic: Topic, unique: Unique) -> None:
     name, group = topic(kafka, 2), unique("group")
     fill(kafka, name, 2, 10, age=100, step=10)
@@ -91,6 +93,7 @@ def test_where_an_idle_group_goes_on(kafka: DevBroker, mode: Handler, topic: Top
         assert got == [(0, n) for n in range(4, 10)] + [(1, n) for n in range(6, 10)]
 
 
+@pairs
 def test_what_does_not_exist(kafka: DevBroker, mode: Handler, topic: Topic, unique: Unique) -> None:
     name, group = topic(kafka, 2), unique("group")
     with client_of(kafka, mode) as client:

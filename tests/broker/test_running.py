@@ -172,9 +172,9 @@ def test_sigterm_under_load_and_nothing_is_done_twice(group: Group) -> None:
     "way", [CLASSIC, MODERN, {**MODERN, "use_rdkafka": True}], ids=["classic", "848", "rdkafka-848"]
 )
 def test_a_rebalance_in_the_middle_and_nothing_is_done_twice(group: Group, way: dict[str, Any]) -> None:
-    first = group.run(0.05, way)
+    first = group.run(0.12, way)  # far longer in all than the other needs until it is there
     until(lambda: len(first.done) > 50, LONG)
-    second = group.run(0.05, way)
+    second = group.run(0.01, way)
     until(lambda: len(first.done) + len(second.done) >= len(group.everything()), LONG)
     for runner in (first, second):
         runner.end(signal.SIGTERM)
