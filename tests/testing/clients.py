@@ -216,16 +216,20 @@ _ASSIGNORS = {
 }
 
 
+def assignors(package: str, names: Collection[str]) -> list[Any]:
+    """Classes of kafka-python (``"kafka"``) or of aiokafka."""
+    where = [(f"{package}.coordinator.assignors.{_ASSIGNORS[name][0]}", _ASSIGNORS[name][1]) for name in names]
+    return [getattr(importlib.import_module(module), name) for module, name in where]
+
+
 def _options(package: str, bootstrap: str, group: str, wish: Wish) -> dict[str, Any]:
     """For kafka-python and aiokafka, which share their names."""
-    names = wish.assignors or ["range"]
-    where = [(f"{package}.coordinator.assignors.{_ASSIGNORS[name][0]}", _ASSIGNORS[name][1]) for name in names]
     return {
         "bootstrap_servers": bootstrap,
         "group_id": group,
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "partition_assignment_strategy": [getattr(importlib.import_module(module), name) for module, name in where],
+        "partition_assignment_strategy": assignors(package, wish.assignors or ["range"]),
         "session_timeout_ms": SESSION_MS,
         "heartbeat_interval_ms": HEARTBEAT_MS,
         "metadata_max_age_ms": METADATA_MS,
