@@ -171,11 +171,11 @@ def test_stop_inside(kafka: DevBroker, fleet: Make) -> None:
     member = group.join(post_rebalance_callback=lambda consumer, old, new: consumer.stop())
     group.until(lambda: not member.worker.is_alive(), 5 + MARGIN_S, "consume() comes back")
     assert member.errors == []
-    group.until(lambda: not member.consumer.health()["running"], 5, "stopped")
+    group.until(lambda: not member.consumer.health()["running"], 20, "stopped")
     with pytest.raises(err.ConsumerStoppedException):
         member.consumer.consume()
 
     def left() -> list[str]:
         return [thread.name for thread in threading.enumerate() if thread.name.startswith("managedconsumer.")]
 
-    until(group.handler, lambda: not left(), 5, lambda: f"the workers end: {left()}")
+    until(group.handler, lambda: not left(), 20, lambda: f"the workers end: {left()}")

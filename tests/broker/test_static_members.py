@@ -187,9 +187,9 @@ def test_one_whose_session_has_ended_by_its_own_clock_only(
     fleet = Fleet(kafka44, topic(kafka44, PARTITIONS), unique("group"), ThreadingHandler())
     victim = ProcessMember(fleet, options=options)
     try:
-        until(fleet.handler, lambda: victim.of("started"), 20, "it has started")
+        until(fleet.handler, lambda: victim.of("started") and victim.of("assigned"), 20, "it has started")
         victim.signal(signal.SIGSTOP)
-        time.sleep(4.0)  # longer than the session by its own clock, far shorter than the broker's
+        time.sleep(3.5)  # longer than the session by its own clock, far shorter than the broker's
         victim.signal(signal.SIGCONT)
         until(fleet.handler, lambda: len(victim.of("assigned")) == 2, 20, lambda: f"it is back: {victim.events}")
         assert [kind for kind, *_ in victim.events] == ["started", "assigned", "lost", "assigned"]

