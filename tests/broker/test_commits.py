@@ -121,6 +121,22 @@ def test_a_commit_covers_every_partition_that_was_read(kafka44: DevBroker, fleet
     assert commits_of(group, 3) == {0: 1, 1: 2, 2: 4}
 
 
+def test_an_automatic_commit_does_not_take_an_explicit_one_back(kafka44: DevBroker, fleet: Make) -> None:
+    """An explicit commit is the user's word."""
+    group = fleet(kafka44, 1)
+    write(kafka44, group.topic, 1, 20)
+    consumer = single(group, auto_commit_enable=True, auto_commit_interval_ms=100)
+    take(consumer, 10)
+    consumer.commit_offsets()  # the tenth message, which is in flight, included
+    assert commits_of(group, 1) == {0: 10}
+    take(consumer, 1)
+    group.handler.sleep(SEVERAL_INTERVALS_S)
+    assert commits_of(group, 1)[0] >= 10
+    consumer.commit_offsets()
+    consumer.stop()
+    assert commits_of(group, 1) == {0: 11}
+
+
 # -- commits and rebalances ---------------------------------------------------------------------------
 
 
