@@ -87,8 +87,10 @@ class TestMessages:
             consumer = opener("simple", name, isolation_level=level)
             values = [m.value for m in take(consumer, visible)]
             assert (b"abort-1" in values) == (level == "read_uncommitted")
-            behind = lambda each=consumer: each.consume() is None and each.position(0) == 18  # noqa: E731
+            more = list[Any]()
+            behind = lambda each=consumer, more=more: more.append(each.consume()) or each.position(0) == 18  # noqa: E731
             opener.until(behind, "the position behind the last marker")
+            assert set(more) == {None}
             assert consumer.lag() == {0: 0}
 
 
