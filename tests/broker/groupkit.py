@@ -309,7 +309,7 @@ def committed(broker: DevBroker, group: str, topic: str, partitions: int) -> dic
 class ProcessMember:
     """A member in a process of its own (:mod:`tests.broker.member`); ``events`` are its tuples as they arrive."""
 
-    def __init__(self, fleet: Fleet, *, module: str = "tests.broker.member", **given: Any) -> None:
+    def __init__(self, fleet: Any, *, module: str = "tests.broker.member", **given: Any) -> None:
         options = {**OPTIONS, **given.pop("options", {})}
         body = {
             "topic": fleet.topic,
