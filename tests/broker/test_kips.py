@@ -90,17 +90,18 @@ def test_a_fetch_names_only_what_has_changed(kafka: DevBroker, topic: Topic) -> 
 
 
 @pytest.mark.since("2.2")
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_takes_as_many_members_as_the_broker_allows(
-    dev_broker: Callable[..., DevBroker], unique: Unique, protocol: Any
+    dev_broker: Callable[..., DevBroker], unique: Unique
 ) -> None:
     """KIP-389: one more is told so, and the others are not disturbed."""
     broker = dev_broker("4.4.0", properties={"group.max.size": 1, "group.consumer.max.size": 1})
-    name, group = broker.create_topic("orders", 2), unique("group")
-    with ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=protocol) as first:
-        with pytest.raises(err.GroupMaxSizeReached, match="as many members as the broker allows"):
-            ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=protocol)
-        assert len(first.partitions) == 2
+    name, protocols = broker.create_topic("orders", 2), list[Any](["classic", "consumer"])
+    for protocol in protocols:
+        group = unique("group")
+        with ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=protocol) as first:
+            with pytest.raises(err.GroupMaxSizeReached, match="as many members as the broker allows"):
+                ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=protocol)
+            assert len(first.partitions) == 2
 
 
 def test_members_get_partitions_of_their_own_rack(kafka44x3: DevBroker, topic: Topic, unique: Unique) -> None:

@@ -341,7 +341,11 @@ def test_pykafkas_ways_to_ask_for_it(kafka44: DevBroker, topic: Topic, unique: U
 # -- groups ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky", "consumer"])
+@pytest.mark.parametrize(
+    ("protocol", "mode"),
+    [("range", "threads"), ("cooperative-sticky", "gevent"), ("consumer", "threads"), ("consumer", "gevent")],
+    indirect=["mode"],
+)
 def test_members_come_and_go_under_load(kafka44: DevBroker, fleet: Make, protocol: str) -> None:
     """Half of the members fetch by themselves: nothing is lost, nothing comes twice, order holds."""
     options: dict[str, Any] = {"auto_commit_enable": True}
@@ -383,9 +387,15 @@ def test_a_kept_partition_goes_on_without_a_refetch(kafka44: DevBroker, fleet: M
     assert group.duplicates() == 0
 
 
-def test_a_broker_goes_away_and_comes_back(dev_broker: Callable[..., DevBroker], mode: Handler) -> None:
-    broker = dev_broker("4.4.0")
-    name = broker.create_topic("orders", 2)
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[DevBroker]:
+    """A broker that may be killed."""
+    with DevBroker("4.4.0") as broker:
+        yield broker
+
+
+def test_a_broker_goes_away_and_comes_back(mortal: DevBroker, topic: Topic, mode: Handler) -> None:
+    broker, name = mortal, topic(mortal, 2)
     write(broker, name, 2, 100)
     greenlets = type(mode).__name__ == GREENLETS
     consumer = SimpleConsumer(

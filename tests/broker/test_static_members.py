@@ -147,7 +147,9 @@ def test_two_members_of_one_name(group: ListenerGroup) -> None:
 LONG: dict[str, Any] = {"session_timeout_ms": 45_000, "heartbeat_interval_ms": 3000, "auto_commit_interval_ms": 100}
 
 
-@pytest.mark.parametrize("protocol", ["classic", "auto"])
+@pytest.mark.parametrize(
+    ("kafka", "protocol"), [("4.4.0", "auto"), ("3.9.2", "auto"), ("3.9.2", "classic")], indirect=["kafka"]
+)
 def test_one_that_was_killed_has_its_place_at_once(
     kafka: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], protocol: str
 ) -> None:
