@@ -89,19 +89,24 @@ def test_a_fetch_names_only_what_has_changed(kafka: DevBroker, topic: Topic) -> 
         assert all(fetcher.leader._session.id for fetcher in fetchers(consumer))
 
 
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[DevBroker]:
+    """A broker whose groups are full with one member."""
+    with DevBroker("4.4.0", properties={"group.max.size": 1, "group.consumer.max.size": 1}) as running:
+        yield running
+
+
 @pytest.mark.since("2.2")
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_takes_as_many_members_as_the_broker_allows(
-    dev_broker: Callable[..., DevBroker], unique: Unique
+    narrow: DevBroker, topic: Topic, unique: Unique, protocol: Any
 ) -> None:
     """KIP-389: one more is told so, and the others are not disturbed."""
-    broker = dev_broker("4.4.0", properties={"group.max.size": 1, "group.consumer.max.size": 1})
-    name, protocols = broker.create_topic("orders", 2), list[Any](["classic", "consumer"])
-    for protocol in protocols:
-        group = unique("group")
-        with ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=protocol) as first:
-            with pytest.raises(err.GroupMaxSizeReached, match="as many members as the broker allows"):
-                ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=protocol)
-            assert len(first.partitions) == 2
+    name, group = topic(narrow, partitions=2), unique("group")
+    with ManagedBalancedConsumer(name, narrow.bootstrap, group, group_protocol=protocol) as first:
+        with pytest.raises(err.GroupMaxSizeReached, match="as many members as the broker allows"):
+            ManagedBalancedConsumer(name, narrow.bootstrap, group, group_protocol=protocol)
+        assert len(first.partitions) == 2
 
 
 def test_members_get_partitions_of_their_own_rack(kafka44x3: DevBroker, topic: Topic, unique: Unique) -> None:
