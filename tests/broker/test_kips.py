@@ -22,6 +22,7 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from managedconsumer.wire.protocol import schemas
+from tests.broker.consumerkit import offsets, take
 from tests.broker.groupkit import write
 from tests.broker.listenerkit import OPTIONS
 from tests.waiting import until
@@ -55,7 +56,7 @@ def test_a_reader_above_its_quota_is_slowed_down_and_loses_nothing(
     with KafkaClient(kafka44.bootstrap, client_id=client_id) as client:
         consumer = SimpleConsumer(name, client, consumer_timeout_ms=20_000, fetch_message_max_bytes=300_000)
         with consumer:
-            assert [message.offset for message, _ in zip(consumer, range(12), strict=False)] == list(range(12))
+            assert offsets(take(consumer, 12)) == list(range(12))
             assert any(fetcher.connection.throttled_until for fetcher in fetchers(consumer))
             assert consumer.health()["trouble"] is None
 
