@@ -16,7 +16,7 @@ import pytest
 from managedconsumer import SimpleConsumer
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from tests.broker.consumerkit import fill
+from tests.broker.consumerkit import fill, take
 from tests.broker.groupkit import committed
 
 ROOT = Path(__file__).parent.parent
@@ -162,7 +162,9 @@ def test_kafka_to_kafka(run: Callable[..., str], kafka44: DevBroker, topic: Call
     with SimpleConsumer(
         output, kafka44.bootstrap, isolation_level="read_committed", consumer_timeout_ms=1000
     ) as consumer:
-        assert sorted(message.value for message in consumer) == sorted([b"V%d" % n for n in range(10)] * 2)
+        values = [message.value for message in take(consumer, 20)]
+        assert sorted(values) == sorted([b"V%d" % n for n in range(10)] * 2)
+        assert consumer.consume() is None
 
 
 def test_pykafka_migration(run: Callable[..., str]) -> None:

@@ -62,41 +62,25 @@ def test_a_datetime_before_1970_is_no_special_value() -> None:
 @pytest.mark.parametrize("wrong", [True, 1.5, "10", None, b"1", [], dt.date(2024, 1, 1)])
 def test_anything_else_is_a_type_error_that_says_what_is_needed(wrong: Any) -> None:
     with pytest.raises(TypeError) as caught:
-        target_of(wrong, "reset_offsets, orders-3")
-    text = str(caught.value)
-    assert "reset_offsets, orders-3" in text
-    assert repr(wrong) in text
-    assert "last consumed" in text
-    assert "datetime" in text
+        target_of(wrong, "orders-3")
+    assert str(caught.value) == (
+        "orders-3: the target must be an int (the offset last consumed), 'earliest' or 'latest' (also as OffsetType) "
+        f"or a datetime, not {type(wrong).__name__}: {wrong!r}"
+    )
 
 
 @pytest.mark.parametrize("wrong", [-3, -1000])
 def test_other_negative_numbers_are_refused(wrong: int) -> None:
-    with pytest.raises(ValueError, match=rf"orders-3.*-2 \(earliest\) or -1 \(latest\), not {wrong}"):
+    with pytest.raises(ValueError) as caught:
         target_of(wrong, "orders-3")
-
-
-@pytest.mark.parametrize("value", [1.5, "7", None, True])
-def test_a_target_of_another_kind_is_named(value: Any) -> None:
-    with pytest.raises(TypeError) as caught:
-        target_of(value, "t-0")
     assert str(caught.value) == (
-        "t-0: the target must be an int (the offset last consumed), 'earliest' or 'latest' (also as OffsetType) or a "
-        f"datetime, not {type(value).__name__}: {value!r}"
+        f"orders-3: the target must be 0 or more (the offset last consumed), -2 (earliest) or -1 (latest), not {wrong}"
     )
 
 
 def test_both_ends_have_the_names_that_other_options_have() -> None:
     assert target_of("earliest", "t-0") == ("lookup", -2)
     assert target_of("latest", "t-0") == ("lookup", -1)
-
-
-def test_a_negative_target_is_named() -> None:
-    with pytest.raises(
-        ValueError, match=r"^t-0: the target must be 0 or more \(the offset last consumed\), -2"
-    ) as caught:
-        target_of(-3, "t-0")
-    assert str(caught.value).endswith("-2 (earliest) or -1 (latest), not -3")
 
 
 def test_milliseconds_of_a_datetime_are_an_int() -> None:

@@ -71,6 +71,7 @@ def test_pause_is_independent_of_the_position() -> None:
     assert state.assignment[T0].position == 4
     state.resume(T0)
     assert state.is_fetchable(T0)
+    assert not state.is_paused(T0)
     assert not state.is_paused(U0)
     assert not state.is_fetchable(U0)
 
@@ -190,14 +191,6 @@ def test_finished_never_passes_the_position() -> None:
                 assert state.finished <= state.position
 
 
-def test_repr_says_what_matters() -> None:
-    state = TopicPartitionState()
-    state.seek(3)
-    state.pause()
-    state.active = False
-    assert repr(state) == "<TopicPartitionState fetching, position=3, paused, dead>"
-
-
 def test_a_new_partition_knows_nothing() -> None:
     state = TopicPartitionState()
     assert (state.era, state.active, state.suspended, state.paused) == (0, True, False, False)
@@ -225,15 +218,6 @@ def test_repr_names_what_keeps_it_from_being_fetched(paused: bool, suspended: bo
     state.seek(7)
     state.paused, state.suspended, state.active = paused, suspended, active
     assert repr(state) == f"<TopicPartitionState fetching, position=7{text}>"
-
-
-def test_resume_makes_it_fetchable_again() -> None:
-    state = TopicPartitionState()
-    state.seek(7)
-    state.pause()
-    assert (state.paused, state.is_fetchable()) == (True, False)
-    state.resume()
-    assert (state.paused, state.is_fetchable()) == (False, True)
 
 
 @pytest.mark.parametrize(("epoch", "known"), [(-1, -1), (0, 0), (1, 1), (9, 9)])

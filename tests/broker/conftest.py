@@ -9,6 +9,7 @@ import pytest
 
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import DevBroker
+from tests.broker.consumerkit import Opener
 from tests.broker.groupkit import MODES, Fleet, ProcessMember
 from tests.broker.listenerkit import ListenerGroup
 
@@ -24,6 +25,14 @@ def mode(request: pytest.FixtureRequest) -> Handler:
     """How the consumers of the test wait: on threads or (without any monkey-patching) on greenlets."""
     made: Handler = MODES[request.param]()
     return made
+
+
+@pytest.fixture
+def opener(kafka44: DevBroker, unique: Callable[[str], str], mode: Handler) -> Iterator[Opener]:
+    """``opener("managed", topic, ...)``: a consumer of Kafka 4.4 in the test's own group; stopped at the end."""
+    made = Opener(kafka44, unique("group"), mode)
+    yield made
+    made.close()
 
 
 @pytest.fixture

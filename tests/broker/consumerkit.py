@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,7 @@ class Opener:
         self.made.append(make(topic, self.broker.bootstrap, **options))
         return self.made[-1]
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = 15.0) -> Any:
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
         return until(self.mode, condition, seconds, what)
 
     def close(self) -> None:
@@ -55,7 +56,7 @@ class Opener:
             consumer.stop()
 
 
-def take(consumer: Any, count: int, seconds: float = 15.0) -> list[Any]:
+def take(consumer: Any, count: int, seconds: float = 20.0) -> list[Any]:
     """Exactly ``count`` messages, however often ``consume()`` has to be called for them."""
     got: list[Any] = []
     end = time.monotonic() + seconds
@@ -68,5 +69,11 @@ def take(consumer: Any, count: int, seconds: float = 15.0) -> list[Any]:
     return got
 
 
-def offsets(messages: Any) -> list[int]:
-    return [message.offset for message in messages]
+def offsets(messages: Any, partition: int | None = None) -> list[int]:
+    """The messages' offsets, or those of one partition's."""
+    return [message.offset for message in messages if partition in (None, message.partition_id)]
+
+
+def places(messages: Any) -> Counter[tuple[int, int]]:
+    """How often each partition and offset came."""
+    return Counter((message.partition_id, message.offset) for message in messages)

@@ -42,8 +42,13 @@ def main(given: dict[str, Any]) -> None:
         listener=Listener(),
         **given["options"],
     )
-    signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
-    signal.signal(signal.SIGINT, lambda *_: consumer.stop())
+
+    def end(*_: Any) -> None:
+        tell("signal")
+        consumer.stop()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
     try:
         consumer.start()
         tell("started", os.getpid(), consumer.health()["group_protocol"])

@@ -9,16 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import time
 from typing import Any
 
 from managedconsumer import ManagedBalancedConsumer, Message
-
-
-def tell(*event: Any) -> None:
-    os.write(1, json.dumps(event).encode() + b"\n")
+from tests.broker.member import tell
 
 
 def main(given: dict[str, Any]) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from managedconsumer import ConsumerRebalanceListener, KafkaClient, OffsetAndMetadata, SubscriptionState, TopicPartition
+from managedconsumer import KafkaClient, OffsetAndMetadata, SubscriptionState, TopicPartition
 from managedconsumer import errors as err
 from managedconsumer.coordinator.assignors.cooperative_sticky import CooperativeStickyPartitionAssignor
 from managedconsumer.coordinator.assignors.range import RangePartitionAssignor
@@ -20,9 +19,10 @@ from managedconsumer.coordinator.consumer import AutoCommitTask, ConsumerCoordin
 from managedconsumer.coordinator.heartbeat import Heartbeat
 from managedconsumer.observe.metrics import Metrics
 from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.waiting.handlers import Handler
+from managedconsumer.runtime.waiting.handlers import Handler, ThreadingHandler
 from managedconsumer.testing import DevBroker
-from tests.broker.groupkit import until
+from tests.broker.groupkit import pairs, until
+from tests.memberkit import Listener
 
 CONFIG: dict[str, Any] = {
     "session_timeout_ms": 6000,
@@ -30,20 +30,6 @@ CONFIG: dict[str, Any] = {
     "rebalance_timeout_ms": 10_000,
     "auto_commit_interval_ms": 200,
 }
-
-
-class Listener(ConsumerRebalanceListener):
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, list[TopicPartition]]] = []
-
-    def on_partitions_revoked(self, revoked: Any) -> None:
-        self.calls.append(("revoked", sorted(revoked)))
-
-    def on_partitions_assigned(self, assigned: Any) -> None:
-        self.calls.append(("assigned", sorted(assigned)))
-
-    def on_partitions_lost(self, lost: Any) -> None:
-        self.calls.append(("lost", sorted(lost)))
 
 
 class Member:
@@ -100,9 +86,16 @@ def make(mode: Handler, unique: Callable[[str], str]) -> Iterator[Make]:
 
 def _shared(mode: Handler, members: list[Member], counts: list[int]) -> None:
     """Wait until each member has its number of partitions."""
-    until(mode, lambda: [m.share for m in members] == counts, 20, lambda: f"{[m.share for m in members]} != {counts}")
+    until(mode, lambda: [m.share for m in members] == counts, 30, lambda: f"{[m.share for m in members]} != {counts}")
 
 
+def _told(mode: Handler, member: Member, *kinds: str) -> None:
+    """Wait until these are the listener's calls: they come behind the assignment."""
+    calls = member.listener.calls
+    until(mode, lambda: tuple(kind for kind, _ in calls) == kinds, 20, lambda: f"{calls}, not {kinds}")
+
+
+@pairs
 def test_two_members_share_a_topic_and_one_takes_over(
     kafka: DevBroker, mode: Handler, topic: Callable[..., str], make: Make
 ) -> None:
@@ -122,7 +115,8 @@ def test_two_members_share_a_topic_and_one_takes_over(
     second.run()
     _shared(mode, [first, second], [3, 3])
     assert first.coordinator.generation == second.coordinator.generation
-    assert [kind for kind, _ in first.listener.calls] == ["assigned", "revoked", "assigned"]
+    _told(mode, first, "assigned", "revoked", "assigned")
+    _told(mode, second, "assigned")
     second.close()
     assert second.listener.calls[1:] == [("revoked", second.listener.calls[0][1])]
     assert second.coordinator.generation == -1
@@ -130,6 +124,7 @@ def test_two_members_share_a_topic_and_one_takes_over(
     _shared(mode, [first], [6])
 
 
+@pairs
 def test_cooperative_members_keep_what_stays(
     kafka: DevBroker, mode: Handler, topic: Callable[..., str], make: Make
 ) -> None:
@@ -147,6 +142,7 @@ def test_cooperative_members_keep_what_stays(
     assert [len(tps) for tps in revoked] == [3]
 
 
+@pairs
 def test_commits(kafka: DevBroker, mode: Handler, topic: Callable[..., str], make: Make) -> None:
     name = topic(kafka, 2)
     member = make(kafka, name, enable_auto_commit=False)
@@ -168,6 +164,7 @@ def test_commits(kafka: DevBroker, mode: Handler, topic: Callable[..., str], mak
     assert not member.subscription.needs_fetch_committed_offsets
 
 
+@pairs
 def test_automatic_commits_cover_what_is_finished(
     kafka: DevBroker, mode: Handler, topic: Callable[..., str], make: Make
 ) -> None:
@@ -195,16 +192,16 @@ def test_automatic_commits_cover_what_is_finished(
 def test_heartbeats_go_on_and_can_be_switched_off(
     kafka44: DevBroker, mode: Handler, topic: Callable[..., str], make: Make
 ) -> None:
-    name = topic(kafka44, 2)
-    first = make(kafka44, name)
+    name, session = topic(kafka44, 2), {"session_timeout_ms": 3000}
+    first = make(kafka44, name, **session)
     first.coordinator.ensure_active_group()
-    mode.sleep(7)  # longer than the session: the caller does nothing, the worker beats
+    mode.sleep(4)  # longer than the session: the caller does nothing, the worker beats
     assert not first.coordinator.need_rejoin()
     assert first.coordinator.heartbeat.received > 5
     task = first.coordinator.heartbeat_task
     assert isinstance(task, HeartbeatTask)
     task.disable()
-    second = make(kafka44, name)
+    second = make(kafka44, name, **session)
     second.coordinator.ensure_active_group()  # waits for the first one's session to end
     assert len(second.subscription.assigned_partitions()) == 2
     task.reset()
@@ -212,7 +209,7 @@ def test_heartbeats_go_on_and_can_be_switched_off(
     first.run()
     second.run()
     _shared(mode, [first, second], [1, 1])
-    assert [kind for kind, _ in first.listener.calls] == ["assigned", "lost", "assigned"]
+    _told(mode, first, "assigned", "lost", "assigned")
     values = {name: value for (name, _), value in first.metrics.values().items()}
     assert values["consumer_memberships_lost_total"] == 1
     assert values["consumer_heartbeats_answered_total"] > 5
@@ -294,7 +291,7 @@ def _election() -> Any:
 
 
 def test_a_group_of_another_kind_elects_a_leader(kafka: DevBroker, unique: Callable[[str], str]) -> None:
-    election, client, group = _election(), KafkaClient(kafka.bootstrap), unique("group")
+    election, client, group, handler = _election(), KafkaClient(kafka.bootstrap), unique("group"), ThreadingHandler()
     candidates = [election(client, group, name, **CONFIG) for name in ("ann", "bob", "cat")]
     over = threading.Event()
     stopped: set[str] = set()
@@ -315,10 +312,9 @@ def test_a_group_of_another_kind_elects_a_leader(kafka: DevBroker, unique: Calla
         return leader if sum(candidate.leads for candidate in voters) == 1 else None
 
     def wait(voters: list[Any]) -> str:
-        end = time.monotonic() + 20
-        while (leader := agreed(voters)) is None:
-            assert time.monotonic() < end, [(c.name, c.leader, c.epoch) for c in voters]
-            time.sleep(0.02)
+        leader: str = until(
+            handler, lambda: agreed(voters), 20, lambda: str([(c.name, c.leader, c.epoch) for c in voters])
+        )
         return leader
 
     try:

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import re
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import DevBroker
-from tests.broker.groupkit import MARGIN_S, PAIRS, SESSION_S, Fleet, Load, ProcessMember, evict, pairs, until
+from tests.broker.groupkit import (
+    MARGIN_S,
+    PAIRS,
+    SESSION_S,
+    Fleet,
+    Load,
+    ProcessMember,
+    all_seen,
+    evict,
+    in_other_thread,
+    node_of,
+    pairs,
+)
 
 PARTITIONS = 4
 HEARTBEAT_S = 0.3
 Make = Callable[..., Fleet]
 Spawn = Callable[..., ProcessMember]
 mortals = pytest.mark.parametrize(("mortal", "mode"), PAIRS, indirect=True)
-
-
-def all_seen(group: Fleet, acked: list[bytes], *others: ProcessMember) -> None:
-    def missing() -> set[bytes]:
-        return set(acked) - group.values().keys() - {value for other in others for value in other.values}
-
-    group.until(lambda: not missing(), 30, f"all of {len(acked)} messages")
 
 
 # -- members ------------------------------------------------------------------------------------------
@@ -81,6 +84,7 @@ def test_zombie(kafka: DevBroker, fleet: Make, spawn: Spawn) -> None:
     assert zombie.of("error") == []
 
 
+@pairs
 def test_leave_group_in_my_name(kafka: DevBroker, fleet: Make) -> None:
     """pykafka goes on consuming for ever, beside the new owner."""
     group = fleet(kafka, PARTITIONS)
@@ -90,16 +94,13 @@ def test_leave_group_in_my_name(kafka: DevBroker, fleet: Make) -> None:
         group.wait_balanced(PARTITIONS)
         group.until(lambda: len(victim.got) > 20, 10, "messages")
         old, calls = victim.consumer.consumer_id, len(victim.assignments)
-        started = time.monotonic()
         evict(kafka, group.group, old.decode())
         group.until(lambda: len(victim.assignments) > calls, HEARTBEAT_S + 1.0 + MARGIN_S, "a new assignment")
-        took = time.monotonic() - started
         group.wait_balanced(PARTITIONS)
         assert victim.consumer.consumer_id not in (b"", old)
         acked = load.stop()
     all_seen(group, acked)
     group.check()
-    assert took < HEARTBEAT_S + 1.0 + MARGIN_S
 
 
 # -- brokers ------------------------------------------------------------------------------------------
@@ -199,13 +200,6 @@ def test_all_brokers_are_away_for_longer_than_the_session(mortal: DevBroker, fle
     assert any("refused" in trouble for trouble in watch.troubles), watch.troubles
 
 
-def in_other_thread(handler: Handler, work: Callable[[], None]) -> None:
-    """``work()`` without stopping greenlets, and until it has ended."""
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    until(handler, lambda: not thread.is_alive(), 60, "the broker comes back")
-
-
 @pytest.mark.parametrize(("mode", "victim"), [("threads", "leader"), ("gevent", "coordinator")], indirect=["mode"])
 def test_a_node_of_three_is_killed(kafka44x3: DevBroker, fleet: Make, victim: str) -> None:
     group = fleet(kafka44x3, PARTITIONS)
@@ -215,8 +209,7 @@ def test_a_node_of_three_is_killed(kafka44x3: DevBroker, fleet: Make, victim: st
         nonlocal killed
         member = group.members[0].consumer
         if victim == "coordinator":
-            port = int(member.health()["coordinator"].rpartition(":")[2])
-            killed = next(node for node in kafka44x3.node_ids if kafka44x3.port_of(node) == port)
+            killed = node_of(kafka44x3, member.health()["coordinator"])
         else:
             killed = next(iter(member.partitions.values())).leader.id
         kafka44x3.kill(killed)
@@ -235,8 +228,7 @@ def test_the_coordinator_moves(kafka44x3: DevBroker, fleet: Make) -> None:
     group = fleet(kafka44x3, PARTITIONS)
 
     def harm() -> None:
-        port = int(group.members[0].consumer.health()["coordinator"].rpartition(":")[2])
-        node = next(node for node in kafka44x3.node_ids if kafka44x3.port_of(node) == port)
+        node = node_of(kafka44x3, group.members[0].consumer.health()["coordinator"])
         in_other_thread(group.handler, lambda: kafka44x3.restart(node))
 
     watch = survive(group, harm)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable
 
@@ -12,7 +11,7 @@ import pytest
 from managedconsumer import KafkaClient
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from tests.broker.groupkit import MARGIN_S, SESSION_S, Fleet, Load, pairs, write
+from tests.broker.groupkit import MARGIN_S, SESSION_S, Fleet, Load, all_seen, in_other_thread, pairs, write
 
 PARTITIONS = 8
 Make = Callable[..., Fleet]
@@ -21,7 +20,7 @@ Make = Callable[..., Fleet]
 HEARTBEAT_S = 0.3
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("size", [1, 5])
 def test_members_share_the_partitions(kafka: DevBroker, fleet: Make, size: int) -> None:
     group = fleet(kafka, PARTITIONS)
     for _ in range(size):
@@ -34,6 +33,7 @@ def test_members_share_the_partitions(kafka: DevBroker, fleet: Make, size: int) 
     assert all({p for p, _ in member.got} == member.owned for member in group.members)
 
 
+@pairs
 def test_joins_and_leaves_under_load(kafka: DevBroker, fleet: Make) -> None:
     """Everybody ends cleanly and commits automatically: nothing is lost, and nothing comes twice."""
     group = fleet(kafka, PARTITIONS)
@@ -51,7 +51,7 @@ def test_joins_and_leaves_under_load(kafka: DevBroker, fleet: Make) -> None:
             seen = len(load.acked)
             group.until(lambda seen=seen: len(load.acked) > seen + 100, 10, "load goes on")  # type: ignore[misc]
         acked = load.stop()
-    group.until(lambda: not set(acked) - group.values().keys(), 20, f"all of {len(acked)} messages")
+    all_seen(group, acked)
     group.check()
     assert max(group.values().values()) == 1, f"{group.duplicates()} duplicates"
 
@@ -64,7 +64,7 @@ def test_spare_members_idle_cheaply(kafka44: DevBroker, fleet: Make) -> None:
     spare = [member for member in group.members if not member.owned]
     assert len(spare) == 3
     # Who has just lost its share still waits for the answer to its last fetch.
-    group.until(lambda: [m.consumer.health()["fetchers"] for m in spare] == [0, 0, 0], 2, "no fetchers")
+    group.until(lambda: [m.consumer.health()["fetchers"] for m in spare] == [0, 0, 0], 15, "no fetchers")
     before = time.process_time()
     group.handler.sleep(1.5)
     assert time.process_time() - before < 0.5, "five idle members use more than a third of a processor"
@@ -75,6 +75,7 @@ def test_spare_members_idle_cheaply(kafka44: DevBroker, fleet: Make) -> None:
     group.check()
 
 
+@pairs
 def test_an_idle_consume_never_delays_a_join(kafka: DevBroker, fleet: Make) -> None:
     """pykafka's blocked consume() held the join of the second member for 19 s."""
     group = fleet(kafka, 4)
@@ -87,6 +88,7 @@ def test_an_idle_consume_never_delays_a_join(kafka: DevBroker, fleet: Make) -> N
     group.check()
 
 
+@pairs
 def test_two_topics_in_one_process(kafka: DevBroker, fleet: Make) -> None:
     """Two consumers of two groups do not get into each other's way."""
     groups = [fleet(kafka, 2), fleet(kafka, 3)]
@@ -100,6 +102,7 @@ def test_two_topics_in_one_process(kafka: DevBroker, fleet: Make) -> None:
         group.check()
 
 
+@pairs
 def test_one_group_two_topics(kafka: DevBroker, fleet: Make) -> None:
     """Consumers of different topics in the same group each get all of their own topic."""
     one, other = fleet(kafka, 4), fleet(kafka, 4)
@@ -134,6 +137,7 @@ def test_one_consumer_of_several_topics(kafka44: DevBroker, fleet: Make, topic: 
     assert group.errors() == []
 
 
+@pairs
 def test_partitions_added(kafka: DevBroker, fleet: Make) -> None:
     """pykafka never sees them. They are read from their first message."""
     group = fleet(kafka, 2)
@@ -163,16 +167,9 @@ def test_kafkas_own_tool_reads_the_living_group(kafka: DevBroker, fleet: Make) -
     )
 
     def tool(*arguments: str) -> list[list[str]]:
-        printed: list[str] = []
-
-        def run() -> None:
-            printed.append(kafka.run_tool("kafka-consumer-groups", "--group", group.group, *arguments))
-
-        # Greenlets send their heartbeats meanwhile, so this thread must not stand still for a JVM's start.
-        thread = threading.Thread(target=run)
-        thread.start()
-        group.until(lambda: not thread.is_alive(), 90, "Kafka's tool has answered")
-        return [line.split() for line in printed[0].splitlines() if line.startswith(group.group)]
+        command = ("kafka-consumer-groups", "--group", group.group, *arguments)
+        printed = in_other_thread(group.handler, lambda: kafka.run_tool(*command))
+        return [line.split() for line in printed.splitlines() if line.startswith(group.group)]
 
     rows = tool("--describe")
     assert {(row[1], row[2], row[3], row[4], row[5]) for row in rows} == {

@@ -22,6 +22,7 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
 from managedconsumer.wire.protocol import schemas
+from tests.broker.consumerkit import offsets, take
 from tests.broker.groupkit import write
 from tests.broker.listenerkit import OPTIONS
 from tests.waiting import until
@@ -55,7 +56,7 @@ def test_a_reader_above_its_quota_is_slowed_down_and_loses_nothing(
     with KafkaClient(kafka44.bootstrap, client_id=client_id) as client:
         consumer = SimpleConsumer(name, client, consumer_timeout_ms=20_000, fetch_message_max_bytes=300_000)
         with consumer:
-            assert [message.offset for message, _ in zip(consumer, range(12), strict=False)] == list(range(12))
+            assert offsets(take(consumer, 12)) == list(range(12))
             assert any(fetcher.connection.throttled_until for fetcher in fetchers(consumer))
             assert consumer.health()["trouble"] is None
 
@@ -89,17 +90,23 @@ def test_a_fetch_names_only_what_has_changed(kafka: DevBroker, topic: Topic) -> 
         assert all(fetcher.leader._session.id for fetcher in fetchers(consumer))
 
 
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[DevBroker]:
+    """A broker whose groups are full with one member."""
+    with DevBroker("4.4.0", properties={"group.max.size": 1, "group.consumer.max.size": 1}) as running:
+        yield running
+
+
 @pytest.mark.since("2.2")
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_takes_as_many_members_as_the_broker_allows(
-    dev_broker: Callable[..., DevBroker], unique: Unique, protocol: Any
+    narrow: DevBroker, topic: Topic, unique: Unique, protocol: Any
 ) -> None:
     """KIP-389: one more is told so, and the others are not disturbed."""
-    broker = dev_broker("4.4.0", properties={"group.max.size": 1, "group.consumer.max.size": 1})
-    name, group = broker.create_topic("orders", 2), unique("group")
-    with ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=protocol) as first:
+    name, group = topic(narrow, partitions=2), unique("group")
+    with ManagedBalancedConsumer(name, narrow.bootstrap, group, group_protocol=protocol) as first:
         with pytest.raises(err.GroupMaxSizeReached, match="as many members as the broker allows"):
-            ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=protocol)
+            ManagedBalancedConsumer(name, narrow.bootstrap, group, group_protocol=protocol)
         assert len(first.partitions) == 2
 
 

@@ -65,6 +65,7 @@ def made(group: Fleet, **options: Any) -> ManagedBalancedConsumer:
 
 
 @pytest.mark.parametrize("how", ["consume", "consume_batch", "iteration"])
+@pairs
 def test_stop_by_another_thread_ends_a_blocked_call_at_once(kafka: DevBroker, fleet: Make, how: str) -> None:
     group = fleet(kafka, 2)
     consumer = made(group, consumer_timeout_ms=-1)
@@ -92,6 +93,7 @@ def test_stop_by_another_thread_ends_a_blocked_call_at_once(kafka: DevBroker, fl
     assert not consumer.health()["running"]
 
 
+@pairs
 def test_stop_start_stop(kafka: DevBroker, fleet: Make) -> None:
     """Ten times on one object, each time as a new member that goes on where the group is."""
     group = fleet(kafka, 2)
@@ -125,18 +127,15 @@ def test_a_signal_handler_that_stops(
     write(kafka, group.topic, 1, 10)
     member = spawn(group, hold=0.5, options={"auto_commit_enable": True, "consumer_timeout_ms": -1})
     group.until(lambda: len(member.of("got")) == 3, 20, "the third message is worked on")
-    done = len(member.of("done"))
     member.signal(number)
-    started = time.monotonic()
     group.until(lambda: member.process.poll() is not None, 2 + MARGIN_S, "the process ends")
-    took = time.monotonic() - started
     assert member.process.returncode == 0
-    group.until(lambda: member.of("stopped"), 5, "its last word")
-    assert took < 2 + MARGIN_S / 2
-    finished = len(member.of("done"))
-    assert committed(kafka, group.group, group.topic, 1)[0] in (done, finished)
+    group.until(lambda: member.of("stopped"), 15, "its last word")
+    told = [event[0] for event in member.events]
+    before = told[: told.index("signal")]
+    assert committed(kafka, group.group, group.topic, 1)[0] in (before.count("done"), told.count("done"))
     assert member.of("revoked") == [("revoked", [0])]
-    assert [event[2] for event in member.of("got")] == [0, 1, 2]
+    assert [event[2] for event in member.of("got")] == list(range(before.count("got"))), "one came after the signal"
 
 
 @pairs
@@ -228,9 +227,9 @@ def rebalances(group: Fleet, count: int) -> None:
             before = Belongings()
         generation = staying.generation_id
         other = made(group, queued_max_messages=100)
-        until(group.handler, lambda: len(staying.partitions) == 2, 10, "half of them are given away")
+        until(group.handler, lambda: len(staying.partitions) == 2, 20, "half of them are given away")
         other.stop()
-        until(group.handler, lambda: len(staying.partitions) == 4, 10, "and come back")
+        until(group.handler, lambda: len(staying.partitions) == 4, 20, "and come back")
         assert staying.generation_id > generation
     assert staying.consume() is not None
     Belongings().check(before, 10)
@@ -261,4 +260,4 @@ def test_a_forgotten_consumer_goes_away(kafka: DevBroker, fleet: Make) -> None:
         now = Belongings()
         return now.threads <= before.threads and now.greenlets <= before.greenlets
 
-    until(group.handler, gone, 10, "the workers of a forgotten consumer end")
+    until(group.handler, gone, 20, "the workers of a forgotten consumer end")

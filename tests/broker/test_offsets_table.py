@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from managedconsumer import KafkaClient, OffsetAndMetadata, OffsetType, TopicPartition
-from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import DevBroker
 from tests.broker.consumerkit import FIRST_MS, Opener, fill, offsets, take
 from tests.broker.groupkit import committed
@@ -29,13 +28,6 @@ def hundred(kafka44: DevBroker) -> Iterator[str]:
     kafka44.delete_topic(name)
 
 
-@pytest.fixture
-def opener(kafka44: DevBroker, unique: Callable[[str], str], mode: Handler) -> Iterator[Opener]:
-    made = Opener(kafka44, unique("group"), mode)
-    yield made
-    made.close()
-
-
 def stored(opener: Opener, topic: str) -> int:
     """What Kafka has stored for the group, asked by another program."""
     return committed(opener.broker, opener.group, topic, 1)[0]
@@ -51,69 +43,70 @@ def aware(offset: float, hours: int) -> dt.datetime:
 
 
 Move = Callable[[Any], None]
-MOVES: list[tuple[str, Move, int]] = [
-    ("reset to an int: last consumed", lambda c: c.reset_offsets([(c.partitions[0], 10)]), 11),
-    ("reset by partition id", lambda c: c.reset_offsets([(0, 10)]), 11),
-    ("reset by dict", lambda c: c.reset_offsets({0: 10}), 11),
-    ("reset by TopicPartition", lambda c: c.reset_offsets({TopicPartition("offsets-table", 0): 10}), 11),
-    ("reset to what is held", lambda c: c.reset_offsets([(0, c.held_offsets[0])]), 5),
-    ("reset to last consumed 0", lambda c: c.reset_offsets([(0, 0)]), 1),
-    ("reset to the last", lambda c: c.reset_offsets([(0, 99)]), END),
-    ("reset to EARLIEST", lambda c: c.reset_offsets([(0, OffsetType.EARLIEST)]), 0),
-    ("reset to LATEST", lambda c: c.reset_offsets([(0, OffsetType.LATEST)]), END),
-    ("reset to a time", lambda c: c.reset_offsets([(0, moment(40))]), 40),
-    ("reset to a time between", lambda c: c.reset_offsets([(0, moment(40.5))]), 41),
-    ("reset to a time in another zone", lambda c: c.reset_offsets([(0, aware(40, 2))]), 40),
-    ("reset to a time before all", lambda c: c.reset_offsets([(0, dt.datetime(1999, 1, 1))]), 0),
-    ("reset to a time before Kafka", lambda c: c.reset_offsets([(0, dt.datetime(1969, 12, 31, 23, 59, 59))]), 0),
-    ("reset to a time after all", lambda c: c.reset_offsets([(0, moment(1000))]), END),
-    ("reset to the default", lambda c: c.reset_offsets(), 0),
-    ("seek", lambda c: c.seek(0, 10), 10),
-    ("seek by Partition", lambda c: c.seek(c.partitions[0], 10), 10),
-    ("seek to the start", lambda c: c.seek(0, 0), 0),
-    ("seek to the end", lambda c: c.seek(0, END), END),
-]
+MOVES: dict[str, tuple[Move, int]] = {
+    "reset to an int: last consumed": (lambda c: c.reset_offsets([(c.partitions[0], 10)]), 11),
+    "reset by partition id": (lambda c: c.reset_offsets([(0, 10)]), 11),
+    "reset by dict": (lambda c: c.reset_offsets({0: 10}), 11),
+    "reset by TopicPartition": (lambda c: c.reset_offsets({TopicPartition("offsets-table", 0): 10}), 11),
+    "reset to what is held": (lambda c: c.reset_offsets([(0, c.held_offsets[0])]), 5),
+    "reset to last consumed 0": (lambda c: c.reset_offsets([(0, 0)]), 1),
+    "reset to the last": (lambda c: c.reset_offsets([(0, 99)]), END),
+    "reset to EARLIEST": (lambda c: c.reset_offsets([(0, OffsetType.EARLIEST)]), 0),
+    "reset to LATEST": (lambda c: c.reset_offsets([(0, OffsetType.LATEST)]), END),
+    "reset to a time": (lambda c: c.reset_offsets([(0, moment(40))]), 40),
+    "reset to a time between": (lambda c: c.reset_offsets([(0, moment(40.5))]), 41),
+    "reset to a time in another zone": (lambda c: c.reset_offsets([(0, aware(40, 2))]), 40),
+    "reset to a time before all": (lambda c: c.reset_offsets([(0, dt.datetime(1999, 1, 1))]), 0),
+    "reset to a time before Kafka": (lambda c: c.reset_offsets([(0, dt.datetime(1969, 12, 31, 23, 59, 59))]), 0),
+    "reset to a time after all": (lambda c: c.reset_offsets([(0, moment(1000))]), END),
+    "reset to the default": (lambda c: c.reset_offsets(), 0),
+    "seek": (lambda c: c.seek(0, 10), 10),
+    "seek by Partition": (lambda c: c.seek(c.partitions[0], 10), 10),
+    "seek to the start": (lambda c: c.seek(0, 0), 0),
+    "seek to the end": (lambda c: c.seek(0, END), END),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("move", "expected"), [pytest.param(m, e, id=n) for n, m, e in MOVES])
-def test_where_a_move_leads(opener: Opener, hundred: str, kind: str, move: Move, expected: int) -> None:
+def test_where_a_move_leads(opener: Opener, hundred: str, kind: str) -> None:
     consumer = opener(kind, hundred)
-    assert offsets(take(consumer, 5)) == [0, 1, 2, 3, 4]
-    assert consumer.held_offsets == {0: 4}
-    assert consumer.position(0) == 5
-    move(consumer)
-    assert consumer.position(0) == expected
-    assert consumer.held_offsets == {0: expected - 1 if expected else -2}
-    if expected < END:
-        assert offsets(take(consumer, 2)) == [expected, expected + 1]
-        assert consumer.held_offsets == {0: expected + 1}
-    else:
-        assert consumer.consume() is None
+    for name, (move, expected) in MOVES.items():
+        assert offsets(take(consumer, 5)) == [0, 1, 2, 3, 4], name
+        assert (consumer.held_offsets, consumer.position(0)) == ({0: 4}, 5), name
+        move(consumer)
+        assert consumer.position(0) == expected, name
+        assert consumer.held_offsets == {0: expected - 1 if expected else -2}, name
+        if expected < END:
+            assert offsets(take(consumer, 2)) == [expected, expected + 1], name
+            assert consumer.held_offsets == {0: expected + 1}, name
+        else:
+            assert consumer.consume() is None, name
+        consumer.seek(0, 0)
     assert stored(opener, hundred) == -1  # nobody asked for a commit
 
 
-COMMITS: list[tuple[str, Move, int]] = [
-    ("what was handed out, the one in flight included", lambda c: c.commit_offsets(), 5),
-    ("next offset by Partition", lambda c: c.commit_offsets([(c.partitions[0], 7)]), 7),
-    ("next offset by id", lambda c: c.commit_offsets([(0, 7)]), 7),
-    ("next offset by dict", lambda c: c.commit_offsets({0: 7}), 7),
-    ("the first offset", lambda c: c.commit_offsets([(0, 0)]), 0),
-    ("with metadata", lambda c: c.commit_offsets({0: OffsetAndMetadata(7, "mine")}), 7),
-]
+COMMITS: dict[str, tuple[Move, int]] = {
+    "what was handed out, the one in flight included": (lambda c: c.commit_offsets(), 5),
+    "next offset by Partition": (lambda c: c.commit_offsets([(c.partitions[0], 7)]), 7),
+    "next offset by id": (lambda c: c.commit_offsets([(0, 8)]), 8),
+    "next offset by dict": (lambda c: c.commit_offsets({0: 9}), 9),
+    "the first offset": (lambda c: c.commit_offsets([(0, 0)]), 0),
+    "with metadata": (lambda c: c.commit_offsets({0: OffsetAndMetadata(6, "mine")}), 6),
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("commit", "expected"), [pytest.param(c, e, id=n) for n, c, e in COMMITS])
-def test_what_a_commit_stores(opener: Opener, hundred: str, kind: str, commit: Move, expected: int) -> None:
+def test_what_a_commit_stores(opener: Opener, hundred: str, kind: str) -> None:
     consumer = opener(kind, hundred, reset_offset_on_fetch=False)
-    take(consumer, 5)
-    commit(consumer)
-    assert stored(opener, hundred) == expected
-    assert consumer.committed(0) == expected
-    ((partition, answer),) = consumer.fetch_offsets()
-    assert (partition, answer.offset, answer.err) == (0, expected, 0)
-    assert consumer.position(0) == 5  # a commit moves nothing
+    for name, (commit, expected) in COMMITS.items():
+        consumer.seek(0, 0)
+        take(consumer, 5)
+        commit(consumer)
+        assert stored(opener, hundred) == expected, name
+        assert consumer.committed(0) == expected, name
+        ((partition, answer),) = consumer.fetch_offsets()
+        assert (partition, answer.offset, answer.err) == (0, expected, 0), name
+        assert consumer.position(0) == 5, f"{name}: a commit moves nothing"
     consumer.stop()
     again = opener(kind, hundred)
     assert again.position(0) == expected
@@ -255,12 +248,12 @@ class TestWhatTheCallbackReturns:
             assert consumer.consume() is None
         assert consumer.position(0) == END
 
-    @pytest.mark.parametrize("wrong", [5, "x", {0: "x"}, {0: -7}, {0: 1.5}])
-    def test_nonsense_surfaces_once(self, opener: Opener, hundred: str, wrong: Any) -> None:
-        consumer = opener("managed", hundred, post_rebalance_callback=lambda *_: wrong)
-        with pytest.raises((TypeError, ValueError), match="post_rebalance_callback"):
-            consumer.consume()
-        assert offsets(take(consumer, 1)) == [0]
+    def test_nonsense_surfaces_once(self, opener: Opener, hundred: str) -> None:
+        for wrong in (5, "x", {0: "x"}, {0: -7}, {0: 1.5}):
+            with opener("managed", hundred, post_rebalance_callback=lambda *_, wrong=wrong: wrong) as consumer:
+                with pytest.raises((TypeError, ValueError), match="post_rebalance_callback"):
+                    consumer.consume()
+                assert offsets(take(consumer, 1)) == [0]
 
     def test_what_it_raises_surfaces_once_as_itself(self, opener: Opener, hundred: str) -> None:
         problem = LookupError("mine")
@@ -273,21 +266,6 @@ class TestWhatTheCallbackReturns:
             consumer.consume()
         assert caught.value is problem
         assert offsets(take(consumer, 1)) == [0]
-
-    def test_the_consumer_can_be_used_inside(self, opener: Opener, hundred: str) -> None:
-        seen: list[Any] = []
-
-        def callback(consumer: Any, _old: Any, _new: Any) -> None:
-            seen.append(consumer.committed(0))
-            consumer.seek(0, 60)
-            seen.append(consumer.position(0))
-            consumer.commit_offsets([(0, 12)])
-            seen.append(consumer.committed(0))
-            seen.append(sorted(consumer.partitions))
-
-        consumer = opener("managed", hundred, post_rebalance_callback=callback)
-        assert offsets(take(consumer, 1)) == [60]
-        assert seen == [None, 60, 12, [0]]
 
 
 def test_the_ends_of_the_log_are_next_offsets(kafka44: DevBroker, hundred: str) -> None:

@@ -84,32 +84,38 @@ def expire(broker: DevBroker, name: str, group: str) -> None:
         until(lambda: group not in {each.name for each in client.groups()}, 30, "the offset expires")
 
 
+@pytest.fixture(scope="module")
+def forgetful() -> Iterator[DevBroker]:
+    """A broker that looks for offsets that have expired three times a second."""
+    with DevBroker("4.4.0", properties={"offsets.retention.check.interval.ms": 300}) as broker:
+        yield broker
+
+
 @pytest.mark.parametrize("gone", ["offset", "messages"])
-def test_an_expired_offset_is_reset_by_a_duration(dev_broker: Callable[..., DevBroker], gone: str) -> None:
+def test_an_expired_offset_is_reset_by_a_duration(forgetful: DevBroker, gone: str) -> None:
     """KIP-1106, where the group's retention has taken the offset, and where the topic's has taken its messages."""
-    broker = dev_broker("4.4.0", properties={"offsets.retention.check.interval.ms": 300})
-    broker.create_topic("t", 1)
+    broker, name = forgetful, forgetful.create_topic(f"without-{gone}", 1)
     now = int(time.time() * 1000)
     with Producer(broker.bootstrap) as producer:
         for days in (2, 1):
             stamp = now - (days * 86_400 - 3_600) * 1000
-            producer.produce("t", [Record(b"%d" % days, None, stamp)] * 5, partition=0, batch_records=5)
+            producer.produce(name, [Record(b"%d" % days, None, stamp)] * 5, partition=0, batch_records=5)
 
     def begin(kind: str, reset: Any) -> Any:
-        group, options = f"{kind}-{reset}", {"auto_offset_reset": reset, "consumer_timeout_ms": 10_000}
+        group, options = f"{name}-{kind}-{reset}", {"auto_offset_reset": reset, "consumer_timeout_ms": 10_000}
         if gone == "offset":
-            expire(broker, "t", group)
+            expire(broker, name, group)
         else:
-            with SimpleConsumer("t", broker.bootstrap, group, auto_offset_reset="earliest") as before:
+            with SimpleConsumer(name, broker.bootstrap, group, auto_offset_reset="earliest") as before:
                 before.commit_offsets([(before.topic.partitions[0], 1)])
         if kind == "simple":
-            return SimpleConsumer("t", broker.bootstrap, group, auto_start=False, **options)
-        return ManagedBalancedConsumer("t", broker.bootstrap, group, group_protocol=kind, auto_start=False, **options)
+            return SimpleConsumer(name, broker.bootstrap, group, auto_start=False, **options)
+        return ManagedBalancedConsumer(name, broker.bootstrap, group, group_protocol=kind, auto_start=False, **options)
 
     made = [begin("simple", timedelta(days=1)), begin("classic", "by_duration:P1D"), begin("auto", timedelta(hours=24))]
     late = begin("simple", "by_duration:PT1H")
     if gone == "messages":
-        delete_records(broker, "t", 3)
+        delete_records(broker, name, 3)
     for consumer in made:
         with consumer:
             assert (consumer.consume().offset, consumer.consume().value) == (5, b"1")
@@ -117,7 +123,7 @@ def test_an_expired_offset_is_reset_by_a_duration(dev_broker: Callable[..., DevB
             assert consumer.consume().offset == 5
     with late:  # all are older: what comes from here on
         until(lambda: late.position(0) == 10, 20, "the log's end")
-        write(broker, "t", b"new")
+        write(broker, name, b"new")
         assert late.consume().value == b"new"
 
 

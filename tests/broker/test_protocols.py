@@ -4,7 +4,6 @@ the live way from an eager to the cooperative assignor (KIP-429)."""
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 import pytest
 
 from managedconsumer import ManagedBalancedConsumer
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
-from tests.broker.groupkit import Fleet, Load, ProcessMember, until, write
-from tests.broker.listenerkit import MARGIN_S, SESSION_S, ListenerGroup, ListenerMember, listener_view
+from tests.broker.groupkit import MARGIN_S, SESSION_S, Fleet, Load, ProcessMember, all_seen, write
+from tests.broker.listenerkit import ListenerGroup, ListenerMember, listener_view
 
 PARTITIONS = 6
 Make = Callable[..., ListenerGroup]
@@ -74,10 +74,9 @@ def both_way(group: ListenerGroup, acked: Load, steps: list[dict[str, Any]]) -> 
         for old in list(group.members):
             group.leave(old)
             everybody.append(group.join(auto_commit_enable=True, **options))
-            group.wait_balanced(PARTITIONS, SESSION_S + 10)
             # Kafka converts the group at its newest epoch. A member that has the same partitions in an older one, and
             # has not heard of the newest yet, would be put out then, and what it has not committed would come again.
-            group.until(lambda: len({m.consumer.generation_id for m in group.members}) == 1, "one epoch")
+            group.wait_balanced(PARTITIONS, SESSION_S + 10)
             speaks = everybody[-1].consumer.health()["group_protocol"]
             assert (speaks == "consumer") == (options in (CONSUMER, AUTO))
             seen = len(acked.acked)
@@ -132,32 +131,26 @@ def test_a_kip848_member_that_falls_silent(
     kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], number: signal.Signals
 ) -> None:
     """Its partitions go to the other within the session; a zombie hears of the loss, reads nothing more, comes back."""
-    from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-
-    handler = ThreadingHandler()
-    fleet = Fleet(kafka44, topic(kafka44, PARTITIONS), unique("group"), handler)
+    fleet = Fleet(kafka44, topic(kafka44, PARTITIONS), unique("group"), ThreadingHandler())
     options = {**CONSUMER, "auto_commit_enable": True, "auto_commit_interval_ms": 200}
     victim = ProcessMember(fleet, options=options)
     try:
         with Load(kafka44, fleet.topic, PARTITIONS) as load:
-            until(handler, lambda: victim.of("got"), 20, "the victim consumes")
+            fleet.until(lambda: victim.of("got"), 20, "the victim consumes")
             other = fleet.join(**options)
             fleet.until(lambda: len(other.owned) == PARTITIONS // 2, 15, "shared")
             victim.signal(number)
-            started = time.monotonic()
             fleet.until(lambda: len(other.owned) == PARTITIONS, SESSION_S + MARGIN_S, "taken over")
-            assert time.monotonic() - started < SESSION_S + 3.0
             if number == signal.SIGSTOP:
                 since = len(victim.events)
                 victim.signal(signal.SIGCONT)
-                until(handler, lambda: len(victim.of("assigned", since)) and other.stable, 20, "back again")
+                fleet.until(lambda: len(victim.of("assigned", since)) and other.stable, 20, "back again")
                 fleet.until(lambda: len(other.owned) == PARTITIONS // 2, 20, "shared again")
                 kinds = [event[0] for event in victim.events[since:]]
                 assert kinds.index("lost") < kinds.index("assigned")
                 assert "revoked" not in kinds[: kinds.index("assigned")]
             acked = load.stop()
-        everything = lambda: {*fleet.values(), *victim.values}  # noqa: E731
-        fleet.until(lambda: not set(acked) - everything(), 20, "all messages")
+        all_seen(fleet, acked, victim)
     finally:
         fleet.stop()
         victim.end()

@@ -19,8 +19,7 @@ def _fetchers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if ".fetcher" in thread.name]
 
 
-@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(("protocol", "isolation"), [("classic", "read_uncommitted"), ("consumer", "read_committed")])
 def test_messages_after_silence(
     kafka44x3: DevBroker,
     topic: Callable[..., str],

@@ -15,7 +15,8 @@ from managedconsumer import errors as err
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from tests.broker.groupkit import Fleet, Load, committed, until, write
+from tests.broker.consumerkit import offsets, take
+from tests.broker.groupkit import Fleet, Load, all_seen, committed, until, write
 
 Topic = Callable[..., str]
 Unique = Callable[[str], str]
@@ -39,24 +40,11 @@ def simple(kafka44: DevBroker, mode: Handler) -> Iterator[Callable[..., SimpleCo
         consumer.stop()
 
 
-def take(consumer: Any, count: int) -> list[Any]:
-    messages = []
-    for _ in range(count):
-        message = consumer.consume()
-        assert message is not None, f"only {len(messages)} of {count} messages came; {consumer.health()}"
-        messages.append(message)
-    return messages
-
-
 def consume_until_it_ends(consumer: Any, ended: list[BaseException]) -> None:
     try:
         consumer.consume()
     except BaseException as error:  # noqa: BLE001 - shown by the test
         ended.append(error)
-
-
-def offsets(messages: list[Any], partition: int = 0) -> list[int]:
-    return [message.offset for message in messages if message.partition_id == partition]
 
 
 # -- what comes -----------------------------------------------------------------------------------------------------
@@ -353,7 +341,11 @@ def test_pykafkas_ways_to_ask_for_it(kafka44: DevBroker, topic: Topic, unique: U
 # -- groups ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky", "consumer"])
+@pytest.mark.parametrize(
+    ("protocol", "mode"),
+    [("range", "threads"), ("cooperative-sticky", "gevent"), ("consumer", "threads"), ("consumer", "gevent")],
+    indirect=["mode"],
+)
 def test_members_come_and_go_under_load(kafka44: DevBroker, fleet: Make, protocol: str) -> None:
     """Half of the members fetch by themselves: nothing is lost, nothing comes twice, order holds."""
     options: dict[str, Any] = {"auto_commit_enable": True}
@@ -371,7 +363,7 @@ def test_members_come_and_go_under_load(kafka44: DevBroker, fleet: Make, protoco
             seen = len(load.acked)
             group.until(lambda seen=seen: len(load.acked) > seen + 100, 20, "load goes on")  # type: ignore[misc]
         acked = load.stop()
-    group.until(lambda: not set(acked) - group.values().keys(), 30, f"all of {len(acked)} messages")
+    all_seen(group, acked)
     group.check()
     assert max(group.values().values()) == 1, f"{group.duplicates()} duplicates"
 
@@ -395,9 +387,15 @@ def test_a_kept_partition_goes_on_without_a_refetch(kafka44: DevBroker, fleet: M
     assert group.duplicates() == 0
 
 
-def test_a_broker_goes_away_and_comes_back(dev_broker: Callable[..., DevBroker], mode: Handler) -> None:
-    broker = dev_broker("4.4.0")
-    name = broker.create_topic("orders", 2)
+@pytest.fixture(scope="module")
+def mortal() -> Iterator[DevBroker]:
+    """A broker that may be killed."""
+    with DevBroker("4.4.0") as broker:
+        yield broker
+
+
+def test_a_broker_goes_away_and_comes_back(mortal: DevBroker, topic: Topic, mode: Handler) -> None:
+    broker, name = mortal, topic(mortal, 2)
     write(broker, name, 2, 100)
     greenlets = type(mode).__name__ == GREENLETS
     consumer = SimpleConsumer(

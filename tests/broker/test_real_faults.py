@@ -16,7 +16,16 @@ from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from tests.broker.groupkit import MARGIN_S, SESSION_S, Fleet, Load, ProcessMember
+from tests.broker.groupkit import (
+    MARGIN_S,
+    SESSION_S,
+    Fleet,
+    Load,
+    ProcessMember,
+    all_seen,
+    in_other_thread,
+    node_of,
+)
 from tests.broker.proxy import Proxy
 
 Make = Callable[..., Fleet]
@@ -27,30 +36,6 @@ JOIN_GROUP, SYNC_GROUP = 11, 14
 BACK_S = 40.0
 STALL_S = 20.0
 COMMITS: dict[str, Any] = {"auto_commit_enable": True, "auto_commit_interval_ms": 200}
-
-
-def all_seen(group: Fleet, acked: list[bytes], *others: ProcessMember, seconds: float = 30.0) -> None:
-    def missing() -> set[bytes]:
-        return set(acked) - group.values().keys() - {value for other in others for value in other.values}
-
-    group.until(lambda: not missing(), seconds, f"all of {len(acked)} messages")
-
-
-def in_thread(group: Fleet, work: Callable[[], Any], what: str, seconds: float = 90.0) -> None:
-    """``work()`` beside the test, which waits for its end."""
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - raised below
-            failed.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    group.until(lambda: not thread.is_alive(), seconds, what)
-    if failed:
-        raise failed[0]
 
 
 def check_between_assignments(group: Fleet) -> None:
@@ -144,11 +129,6 @@ def test_answers_are_held_for_twenty_seconds(proxied: tuple[DevBroker, Proxy], t
 # -- nodes of three ---------------------------------------------------------------------------------------------
 
 
-def node_of(broker: DevBroker, address: str) -> int:
-    port = int(address.rpartition(":")[2])
-    return next(node for node in broker.node_ids if broker.port_of(node) == port)
-
-
 @threads
 def test_a_coordinator_is_stalled_for_twenty_seconds(kafka44x3: DevBroker, fleet: Make) -> None:
     """SIGSTOP: its connections stay open and say nothing; another node takes the group over."""
@@ -173,7 +153,7 @@ def test_a_coordinator_is_stalled_for_twenty_seconds(kafka44x3: DevBroker, fleet
             group.until(lambda: time.monotonic() - began > STALL_S, STALL_S + 1, "the stall to end")
         finally:
             kafka44x3.resume(stalled)
-            in_thread(group, kafka44x3.wait_in_sync, "the node is in sync")
+            in_other_thread(group.handler, kafka44x3.wait_in_sync)
         group.wait_balanced(PARTITIONS, BACK_S)
         acked = load.stop()
     all_seen(group, acked)
@@ -210,8 +190,8 @@ def test_the_first_message_of_each_partition_of_a_killed_leader(kafka44x3: DevBr
         acked = write_each(kafka44x3, group.topic, orphans, "after")
         group.until(lambda: all(b"after-%d" % number in arrived for number in orphans), 15, "a message of each orphan")
     finally:
-        in_thread(group, lambda: kafka44x3.start_node(victim), "the node is back")
-        in_thread(group, kafka44x3.wait_in_sync, "the node is in sync")
+        in_other_thread(group.handler, lambda: kafka44x3.start_node(victim))
+        in_other_thread(group.handler, kafka44x3.wait_in_sync)
     late = {number: round(arrived[b"after-%d" % number] - acked[number], 2) for number in orphans}
     print(
         f"new leaders {there - killed:.2f} s after the kill, written to {max(acked.values()) - there:.2f} s later; "
@@ -264,7 +244,7 @@ def test_the_cluster_restarts_in_the_middle_of_a_rebalance(dev_broker: Callable[
         group.until(lambda: not all(member.stable for member in group.members), 15, "a rebalance")
         broker.kill()
         slow.set()
-        in_thread(group, broker.start_node, "the broker is back")
+        in_other_thread(group.handler, broker.start_node)
         came, before = time.monotonic(), len(load.acked)
         group.wait_balanced(PARTITIONS, BACK_S)
         took = time.monotonic() - came

@@ -2,61 +2,48 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from managedconsumer import SimpleConsumer
 from managedconsumer.processing import offset_map
+from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
 from tests.broker.consumerkit import fill
+from tests.broker.groupkit import ProcessMember
 from tests.waiting import until
 
-ROOT = Path(__file__).parents[2]
 PARTITIONS, EACH, LONG = 4, 250, 90.0
 CLASSIC = {"membership_protocol": "cooperative-sticky", "heartbeat_interval_ms": 300, "session_timeout_ms": 6000}
 MODERN = {"group_protocol": "consumer"}
 
 
-class Runner:
-    """A process of ``tests.broker.runner``: what it has begun and done."""
+class Runner(ProcessMember):
+    """A process of ``tests.broker.runner``: what it has begun and done, as partitions and offsets."""
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        command = [sys.executable, "-m", "tests.broker.runner", json.dumps(given)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True)
-        self.began: list[tuple[int, int]] = []
-        self.done: list[tuple[int, int]] = []
-        self.summary: list[Any] = []
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+    @property
+    def began(self) -> list[tuple[Any, ...]]:
+        return [event[1:] for event in self.of("began")]
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            kind, *rest = json.loads(line)
-            if kind == "summary":
-                self.summary = rest
-            else:
-                (self.began if kind == "began" else self.done).append((rest[0], rest[1]))
+    @property
+    def done(self) -> list[tuple[Any, ...]]:
+        return [event[1:] for event in self.of("done")]
 
-    def end(self, number: signal.Signals) -> None:
+    def finish(self, number: signal.Signals) -> None:
+        """Let it end by a signal, and read all that it has to say."""
         if self.process.poll() is None:
-            self.process.send_signal(number)
+            self.signal(number)
         self.process.wait(LONG)
-        self._reader.join(LONG)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.end()
 
 
 class Group:
     """A topic with ``each`` messages in each partition, and a group that runs handlers for it."""
+
+    handler = ThreadingHandler()
 
     def __init__(self, broker: DevBroker, topic: str, group: str, each: int = EACH) -> None:
         self.broker, self.topic, self.group, self.each = broker, topic, group, each
@@ -66,18 +53,9 @@ class Group:
 
     def run(self, hold: float, way: Mapping[str, Any] = CLASSIC, *, stuck: int = -1, **run: Any) -> Runner:
         options = {"auto_offset_reset": "earliest", "revoke_drain_ms": 20_000, **way}
-        given = {"topic": self.topic, "bootstrap": self.broker.bootstrap, "group": self.group}
-        runner = Runner(
-            {
-                **given,
-                "hold": hold,
-                "stuck": stuck,
-                "options": options,
-                "run": {"workers": 16, "max_in_flight": 2000, **run},
-            }
-        )
-        self.runners.append(runner)
-        return runner
+        more = {"hold": hold, "stuck": stuck, "run": {"workers": 16, "max_in_flight": 2000, **run}}
+        self.runners.append(Runner(self, module="tests.broker.runner", options=options, **more))
+        return self.runners[-1]
 
     def everything(self) -> set[tuple[int, int]]:
         return {(partition, offset) for partition in range(PARTITIONS) for offset in range(self.each)}
@@ -111,19 +89,19 @@ def large_group(kafka44: DevBroker, topic: Callable[..., str], unique: Callable[
 def ended(group: Group) -> Iterator[Group]:
     yield group
     for runner in group.runners:
-        runner.end(signal.SIGKILL)
+        runner.finish(signal.SIGKILL)
 
 
 def test_a_member_that_is_killed_loses_nothing_and_what_was_committed_is_not_done_again(group: Group) -> None:
     first = group.run(0.1)
     until(lambda: len(first.done) > 200, LONG)
-    first.end(signal.SIGKILL)
+    first.finish(signal.SIGKILL)
     finished = group.committed()
     assert finished, "it commits once a second"
     assert finished <= set(first.done), "a commit beyond what is done"
     second = group.run(0.001)
     until(lambda: set(first.done) | set(second.done) == group.everything(), LONG)
-    second.end(signal.SIGTERM)
+    second.finish(signal.SIGTERM)
     assert not finished & set(second.began), "what was committed as finished is done again"
     assert len(second.began) == len(set(second.began))
     assert set(second.began) == group.everything() - finished
@@ -136,12 +114,12 @@ def test_kill_with_1000_in_flight(large_group: Group) -> None:
     first = group.run(0.15, stuck=stuck, on="asyncio", workers=1200, max_in_flight=1200)
     # Stuck partitions leave a sixteenth of max_in_flight free.
     until(lambda: len(first.done) == PARTITIONS * stuck and len(first.began) >= len(first.done) + 1000, LONG)
-    first.end(signal.SIGKILL)
+    first.finish(signal.SIGKILL)
     began, done, committed = set(first.began), set(first.done), group.committed()
     assert committed <= done, "a commit beyond what is done"
     second = group.run(0.001, on="asyncio", workers=100)
     until(lambda: len(second.done) >= len(everything - committed), LONG)
-    second.end(signal.SIGTERM)
+    second.finish(signal.SIGTERM)
     again = began & set(second.began)
     print(
         f"{len(began - done)} in flight, {len(done)} finished, {len(done - committed)} of them since the last commit; "
@@ -155,15 +133,15 @@ def test_kill_with_1000_in_flight(large_group: Group) -> None:
 def test_sigterm_under_load_and_nothing_is_done_twice(group: Group) -> None:
     first = group.run(0.05)
     until(lambda: len(first.done) > 100, LONG)
-    first.end(signal.SIGTERM)
+    first.finish(signal.SIGTERM)
     assert first.process.returncode == 0
     assert first.began and set(first.began) == set(first.done), "what had begun had time to finish"
-    done, *_, reason = first.summary
+    _, done, *_, reason = first.of("summary")[0]
     assert (done, reason) == (len(first.done), "signal")
     assert group.committed() == set(first.done)
     second = group.run(0.001)
     until(lambda: len(second.done) == len(group.everything()) - done, LONG)
-    second.end(signal.SIGTERM)
+    second.finish(signal.SIGTERM)
     assert not set(first.done) & set(second.began)
     assert group.committed() == group.everything()
 
@@ -172,12 +150,12 @@ def test_sigterm_under_load_and_nothing_is_done_twice(group: Group) -> None:
     "way", [CLASSIC, MODERN, {**MODERN, "use_rdkafka": True}], ids=["classic", "848", "rdkafka-848"]
 )
 def test_a_rebalance_in_the_middle_and_nothing_is_done_twice(group: Group, way: dict[str, Any]) -> None:
-    first = group.run(0.05, way)
+    first = group.run(0.12, way)  # far longer in all than the other needs until it is there
     until(lambda: len(first.done) > 50, LONG)
-    second = group.run(0.05, way)
+    second = group.run(0.01, way)
     until(lambda: len(first.done) + len(second.done) >= len(group.everything()), LONG)
     for runner in (first, second):
-        runner.end(signal.SIGTERM)
+        runner.finish(signal.SIGTERM)
     assert second.done, "the second one has got partitions"
     both = first.began + second.began
     assert len(both) == len(set(both))

@@ -9,16 +9,15 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import Load
+from tests.waiting import until
 
 PARTITIONS = 6
 ROOT = Path(__file__).parents[2]
@@ -57,13 +56,6 @@ class Worker:
         return code
 
 
-def wait(condition: Callable[[], Any], seconds: float, what: Callable[[], str]) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what()
-        time.sleep(0.05)
-
-
 def counts(path: Path) -> Counter[str]:
     with contextlib.closing(sqlite3.connect(path, timeout=30)) as db:
         return Counter(dict(db.execute("SELECT word, number FROM counts").fetchall()))
@@ -82,7 +74,7 @@ def test_every_message_counts_once(
     def start() -> None:
         workers.append(Worker(*arguments, "--session-timeout-ms", "2000"))
         everybody.append(workers[-1])
-        wait(lambda: workers[-1].assigned, 20, lambda: f"not assigned: {workers[-1].complaints}")
+        until(lambda: workers[-1].assigned, 40, lambda: f"not assigned: {workers[-1].complaints}")
 
     try:
         with Load(kafka44, name, PARTITIONS) as load:
@@ -94,7 +86,7 @@ def test_every_message_counts_once(
                 code = leaving.end(signal.SIGKILL if step % 2 else signal.SIGTERM)
                 assert code == (-signal.SIGKILL if step % 2 else 0), leaving.complaints
             acked = load.stop()
-        wait(lambda: counts(database).total() >= len(acked), 30, lambda: f"{counts(database).total()} of {len(acked)}")
+        until(lambda: counts(database).total() >= len(acked), 30, lambda: f"{counts(database).total()} of {len(acked)}")
         for worker in workers:
             assert worker.end() == 0, worker.complaints
         assert counts(database) == Counter(value.decode() for value in acked)

@@ -13,8 +13,8 @@ import pytest
 from managedconsumer import errors as err
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.testing import DevBroker
-from tests.broker.groupkit import Fleet, Load, ProcessMember, running, until, write
-from tests.broker.listenerkit import MARGIN_S, SESSION_S, ListenerGroup, ListenerMember, listener_view
+from tests.broker.groupkit import SESSION_S, Fleet, Load, ProcessMember, running, until, write
+from tests.broker.listenerkit import ListenerGroup, ListenerMember, listener_view
 
 pytestmark = pytest.mark.since("2.3")
 PARTITIONS = 4
@@ -143,11 +143,13 @@ def test_two_members_of_one_name(group: ListenerGroup) -> None:
     assert listener_view(winner.calls())[winner.name] == {0, 1, 2, 3}
 
 
-#: The session is far longer than any wait here.
+#: The session is far longer than any wait here: who waited for its end would come too late.
 LONG: dict[str, Any] = {"session_timeout_ms": 45_000, "heartbeat_interval_ms": 3000, "auto_commit_interval_ms": 100}
 
 
-@pytest.mark.parametrize("protocol", ["classic", "auto"])
+@pytest.mark.parametrize(
+    ("kafka", "protocol"), [("4.4.0", "auto"), ("3.9.2", "auto"), ("3.9.2", "classic")], indirect=["kafka"]
+)
 def test_one_that_was_killed_has_its_place_at_once(
     kafka: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], protocol: str
 ) -> None:
@@ -161,11 +163,9 @@ def test_one_that_was_killed_has_its_place_at_once(
     with running(fleet):
         other = fleet.join(group_instance_id="other", **options)
         for turn in range(3):
-            began = time.monotonic()
             victim = ProcessMember(fleet, options={**options, "group_instance_id": "one"})
             try:
                 until(fleet.handler, lambda of=victim.of: of("started"), 20, "it has started")  # type: ignore[misc]
-                assert turn == 0 or time.monotonic() - began < MARGIN_S
                 fleet.until(lambda: [len(new) for _, new in other.assignments[-1:]] == [PARTITIONS // 2], 20, "shared")
                 assert turn == 0 or len(other.assignments) == moves
                 moves = len(other.assignments)
@@ -189,9 +189,9 @@ def test_one_whose_session_has_ended_by_its_own_clock_only(
     fleet = Fleet(kafka44, topic(kafka44, PARTITIONS), unique("group"), ThreadingHandler())
     victim = ProcessMember(fleet, options=options)
     try:
-        until(fleet.handler, lambda: victim.of("started"), 20, "it has started")
+        until(fleet.handler, lambda: victim.of("started") and victim.of("assigned"), 20, "it has started")
         victim.signal(signal.SIGSTOP)
-        time.sleep(4.0)  # longer than the session by its own clock, far shorter than the broker's
+        time.sleep(3.5)  # longer than the session by its own clock, far shorter than the broker's
         victim.signal(signal.SIGCONT)
         until(fleet.handler, lambda: len(victim.of("assigned")) == 2, 20, lambda: f"it is back: {victim.events}")
         assert [kind for kind, *_ in victim.events] == ["started", "assigned", "lost", "assigned"]
@@ -211,7 +211,7 @@ def test_one_that_was_frozen_and_replaced_ends(
         victim.signal(signal.SIGSTOP)
         with running(fleet):
             heir = fleet.join(**options)
-            fleet.until(lambda: len(heir.owned) == PARTITIONS, MARGIN_S, "it has the place")
+            fleet.until(lambda: len(heir.owned) == PARTITIONS, 20, "it has the place")
             assert heir.consumer.health()["group_protocol"] == "classic"
             victim.signal(signal.SIGCONT)
             until(fleet.handler, lambda: victim.of("error"), 20, lambda: f"the zombie ends: {victim.events}")

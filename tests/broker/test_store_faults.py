@@ -12,11 +12,11 @@ import pytest
 
 from managedconsumer.testing import DevBroker
 from tests.stores import faultkit, kinds
+from tests.stores.conftest import PACKAGES
 from tests.stores.processes import PARTITIONS
 
 # The longest that a database is away in an ordinary run, and in a long one (seconds).
 SHORT, LONG = 4.0, 20.0
-PACKAGES = {"duckdb": "duckdb", "delta": "deltalake", "iceberg": "pyiceberg", "postgresql": "psycopg"}
 # Kind of store and group protocol; those of one line are tried side by side.
 TOGETHER = [
     {"sqlite": "classic", "postgresql": "consumer"},

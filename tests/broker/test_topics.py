@@ -15,6 +15,7 @@ from managedconsumer import KafkaClient, SimpleConsumer, SubscriptionState, Topi
 from managedconsumer import errors as err
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.broker.consumerkit import offsets, take
 from tests.broker.groupkit import write
 from tests.broker.listenerkit import PROTOCOLS, ListenerGroup
 from tests.waiting import until
@@ -207,19 +208,18 @@ def test_a_truncated_log_is_told(dev_broker: Callable[..., DevBroker], caplog: p
         broker.stop_node(other)
         written.append(write(broker, name, 1, 10, start=10))
         assert read_and_commit(broker, name) == (list(range(20)), 20, info.leader_epoch)
-        got = read(consumer, 20)
-        assert [m.offset for m in got] == list(range(20))
+        assert offsets(take(consumer, 20, 40)) == list(range(20))
         broker.kill(info.leader)
         broker.start_node(other)
         produce_somehow(broker, name, [b"other-%d" % n for n in range(15)])
-        got = read(consumer, 15)
+        got = take(consumer, 15, 40)
         assert [(m.offset, m.value) for m in got] == [(10 + n, b"other-%d" % n) for n in range(15)]
         told = [record.getMessage() for record in caplog.records if "truncated" in record.getMessage()]
         assert any("offsets 10 to 19" in text for text in told), told
         # A restart notices it too: its group had committed offset 20 with the old leader's epoch.
         caplog.clear()
-        offsets, committed, epoch = read_and_commit(broker, name)
-        assert (offsets, committed) == (list(range(10, 25)), 25) and epoch > info.leader_epoch
+        found, committed, epoch = read_and_commit(broker, name)
+        assert (found, committed) == (list(range(10, 25)), 25) and epoch > info.leader_epoch
         told = [r.getMessage() for r in caplog.records if r.name == "managedconsumer.consumers.positioning"]
         assert any("offsets 10 to 19" in text for text in told), told
     finally:
@@ -233,26 +233,14 @@ def read_and_commit(broker: DevBroker, name: str) -> tuple[list[int], int, int]:
 
     consumer = SimpleConsumer(name, broker.bootstrap, "restarted", consumer_timeout_ms=500)
     try:
-        offsets = [message.offset for message in read(consumer, 1)]
-        while (message := consumer.consume()) is not None:
-            offsets.append(message.offset)
+        found = offsets([*take(consumer, 1, 40), *consumer])
         consumer.commit_offsets()
     finally:
         consumer.stop()
     asker = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "restarted"})
-    (found,) = asker.committed([Theirs(name, 0)], timeout=20)
+    (stored,) = asker.committed([Theirs(name, 0)], timeout=20)
     asker.close()
-    return offsets, found.offset, found.leader_epoch
-
-
-def read(consumer: SimpleConsumer, count: int, seconds: float = 40.0) -> list[Any]:
-    end, found = time.monotonic() + seconds, []
-    while len(found) < count:
-        assert time.monotonic() < end, f"{len(found)} of {count}; {consumer.health()}"
-        message = consumer.consume()
-        if message is not None:
-            found.append(message)
-    return found
+    return found, stored.offset, stored.leader_epoch
 
 
 def produce_somehow(broker: DevBroker, name: str, values: list[bytes]) -> None:

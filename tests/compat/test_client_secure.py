@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives import serialization
 
 from managedconsumer import KafkaClient
 from managedconsumer import errors as err
@@ -19,19 +18,12 @@ from managedconsumer.compat.tls import SslConfig
 from managedconsumer.runtime.net.security import Security
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.broker.test_security import keystore
 from tests.interop.docskit import programs
 
 PASSWORD = "open sesame"
 LOGIN: dict[str, Any] = {"sasl_mechanism": "PLAIN", "sasl_username": "alice", "sasl_password": PASSWORD}
 LISTENERS = {"TLS": "SSL", "OTHERNAME": "SSL", "TLSLOGIN": "SASL_SSL"}
-
-
-def keystore(path: Path, certificate: trustme.LeafCert) -> Path:
-    """Kafka wants PKCS#8, trustme writes the traditional form."""
-    key = serialization.load_pem_private_key(certificate.private_key_pem.bytes(), None)
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    path.write_bytes(pem + b"".join(each.bytes() for each in certificate.cert_chain_pems))
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -54,7 +54,7 @@ def topic(kafka: DevBroker, unique: Unique) -> str:
 def test_a_simple_consumer(kafka: DevBroker, topic: str, patched: None) -> None:
     client = pykafka.KafkaClient(hosts=kafka.bootstrap)
     source = client.topics[topic]
-    consumer = source.get_simple_consumer(consumer_timeout_ms=3000)
+    consumer = source.get_simple_consumer(consumer_timeout_ms=20_000)
     try:
         assert isinstance(consumer, SimpleConsumer)
         messages = [consumer.consume() for _ in VALUES]
@@ -70,7 +70,7 @@ def test_a_simple_consumer(kafka: DevBroker, topic: str, patched: None) -> None:
 def test_some_partitions_of_theirs(kafka: DevBroker, topic: str, patched: None) -> None:
     client = pykafka.KafkaClient(hosts=kafka.bootstrap)
     source = client.topics[topic]
-    consumer = source.get_simple_consumer(partitions=[source.partitions[1]], consumer_timeout_ms=3000)
+    consumer = source.get_simple_consumer(partitions=[source.partitions[1]], consumer_timeout_ms=20_000)
     try:
         assert [consumer.consume().value for _ in range(10)] == VALUES[1::3]
     finally:
@@ -84,7 +84,7 @@ def test_a_balanced_consumer(kafka: DevBroker, topic: str, unique: Unique, patch
     consumer = source.get_balanced_consumer(
         group,
         managed=True,
-        consumer_timeout_ms=5000,
+        consumer_timeout_ms=20_000,
         membership_protocol=pykafka.RangeProtocol,
         reset_offset_on_start=False,
     )
@@ -95,7 +95,7 @@ def test_a_balanced_consumer(kafka: DevBroker, topic: str, unique: Unique, patch
         consumer.commit_offsets([(source.partitions[0], 4), (source.partitions[1], 10), (source.partitions[2], 10)])
     finally:
         consumer.stop()
-    again = source.get_balanced_consumer(group.encode(), managed=True, consumer_timeout_ms=5000)
+    again = source.get_balanced_consumer(group.encode(), managed=True, consumer_timeout_ms=20_000)
     try:
         assert [again.consume().value for _ in range(6)] == VALUES[12::3]
     finally:
@@ -113,7 +113,7 @@ def test_their_exceptions_catch_ours(kafka: DevBroker, topic: str, patched: None
 def test_our_client_makes_the_same_consumers(kafka: DevBroker, topic: str, unique: Unique) -> None:
     with KafkaClient(kafka.bootstrap) as client:
         source = client.topics[topic]
-        consumer = source.get_balanced_consumer(unique("group"), managed=True, consumer_timeout_ms=5000)
+        consumer = source.get_balanced_consumer(unique("group"), managed=True, consumer_timeout_ms=20_000)
         try:
             message = consumer.consume()
             assert message.partition == source.partitions[message.partition_id]

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from managedconsumer.testing import MemoryBroker
 from tests.broker.conftest import fleet, mode  # noqa: F401 - fixtures
 from tests.broker.groupkit import Fleet, ProcessMember
+from tests.interop.docskit import orders
 
 
 @pytest.fixture
@@ -22,3 +24,10 @@ def stranger() -> Iterator[Callable[..., ProcessMember]]:
     yield start
     for each in made:
         each.end()
+
+
+@pytest.fixture
+def broker() -> Iterator[MemoryBroker]:
+    """In memory, with messages in "orders", for the programs of pages."""
+    with orders() as made:
+        yield made

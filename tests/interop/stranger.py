@@ -17,6 +17,8 @@ import threading
 from collections.abc import Iterable
 from typing import Any
 
+from tests.testing.clients import assignors
+
 SESSION_MS, HEARTBEAT_MS, COMMIT_MS = 6000, 500, 200
 #: A client that asks too early, and finds the new topic without leaders, asks again soon, not after five minutes.
 METADATA_MS = 2000
@@ -73,32 +75,27 @@ def confluent(given: dict[str, Any]) -> None:
     consumer.close()
 
 
+def options(package: str, given: dict[str, Any]) -> dict[str, Any]:
+    """For kafka-python and aiokafka, which share their names."""
+    return {
+        "bootstrap_servers": given["bootstrap"],
+        "group_id": given["group"],
+        "partition_assignment_strategy": assignors(package, [given["assignor"]]),
+        "session_timeout_ms": SESSION_MS,
+        "heartbeat_interval_ms": HEARTBEAT_MS,
+        "auto_offset_reset": "earliest",
+        "auto_commit_interval_ms": COMMIT_MS,
+        "metadata_max_age_ms": METADATA_MS,
+    }
+
+
 def kafka_python(given: dict[str, Any]) -> None:
     from kafka import ConsumerRebalanceListener, KafkaConsumer
-    from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-    from kafka.coordinator.assignors.range import RangePartitionAssignor
-    from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-    from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
     class Listener(Ownership, ConsumerRebalanceListener):  # type: ignore[misc]
         pass
 
-    assignors = {
-        "range": RangePartitionAssignor,
-        "roundrobin": RoundRobinPartitionAssignor,
-        "sticky": StickyPartitionAssignor,
-        "cooperative-sticky": CooperativeStickyAssignor,
-    }
-    consumer = KafkaConsumer(
-        bootstrap_servers=given["bootstrap"],
-        group_id=given["group"],
-        partition_assignment_strategy=[assignors[given["assignor"]]],
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        auto_offset_reset="earliest",
-        auto_commit_interval_ms=COMMIT_MS,
-        metadata_max_age_ms=METADATA_MS,
-    )
+    consumer = KafkaConsumer(**options("kafka", given))
     consumer.subscribe([given["topic"]], listener=Listener())
     while not ended.is_set():
         for messages in consumer.poll(timeout_ms=100).values():
@@ -109,28 +106,11 @@ def kafka_python(given: dict[str, Any]) -> None:
 
 async def _aiokafka(given: dict[str, Any]) -> None:
     from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener
-    from aiokafka.coordinator.assignors.range import RangePartitionAssignor
-    from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
-    from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
     class Listener(Ownership, ConsumerRebalanceListener):  # type: ignore[misc]
         pass
 
-    assignors = {
-        "range": RangePartitionAssignor,
-        "roundrobin": RoundRobinPartitionAssignor,
-        "sticky": StickyPartitionAssignor,
-    }
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers=given["bootstrap"],
-        group_id=given["group"],
-        partition_assignment_strategy=(assignors[given["assignor"]],),
-        session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
-        auto_offset_reset="earliest",
-        auto_commit_interval_ms=COMMIT_MS,
-        metadata_max_age_ms=METADATA_MS,
-    )
+    consumer = AIOKafkaConsumer(**options("aiokafka", given))
     consumer.subscribe([given["topic"]], listener=Listener())
     await consumer.start()
     while not ended.is_set():

@@ -12,14 +12,13 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from managedconsumer.testing import MemoryBroker, Record
-from tests.interop.docskit import COUNT, buffered, headings, orders, programs
+from tests.interop.docskit import COUNT, buffered, headings, programs
 from tests.interop.test_messages_page import avro_orders
 from tests.registries import Registry
 from tests.waiting import until
@@ -28,12 +27,6 @@ PAGE = "recipes.rst"
 ELSEWHERE = {"A service on asyncio (FastAPI)", "gunicorn", "A command of Django"}
 TYPED = "Columns of Avro, JSON or Protobuf"
 HERE = {"Several processes", "In Kubernetes", "A notebook", "Logs as JSON", "Tables", "polars and pandas", TYPED}
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with orders() as made:
-        yield made
 
 
 def program(heading: str, broker: MemoryBroker, number: int = 0) -> str:

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -15,19 +14,13 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import MemoryBroker
-from tests.interop.docskit import COUNT, buffered, orders, programs
+from tests.interop.docskit import COUNT, buffered, programs
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 PAGE = "recipes.rst"
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with orders() as made:
-        yield made
 
 
 @pytest.fixture

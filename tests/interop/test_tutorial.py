@@ -17,7 +17,7 @@ import pytest
 
 from managedconsumer.testing import MemoryBroker
 from tests.extras import declared
-from tests.interop.docskit import COUNT, headings, orders, programs
+from tests.interop.docskit import COUNT, headings, programs
 from tests.pages import text_of
 from tests.waiting import until
 
@@ -26,12 +26,6 @@ STEPS = [
     *("1. Work side by side", "2. Decide what failure means", "3. Make the result exactly once"),
     *("4. Test it", "5. Run it"),
 ]
-
-
-@pytest.fixture
-def broker() -> Iterator[MemoryBroker]:
-    with orders() as made:
-        yield made
 
 
 def run(code: str, names: dict[str, Any], done: Callable[[], object]) -> None:

@@ -91,6 +91,7 @@ def test_the_room_for_a_map_is_the_whole_rest() -> None:
         "3g",
         "1gAB",  # a development version's: it did not say of which log it was
         "2gAB",
+        "2g000000000000SO9",  # version 0.2.0's
         "xgAB",
         "3gé",
         "3G0000",

@@ -245,18 +245,6 @@ def test_a_map_counts_beside_its_own_offset_alone(broker: MemoryBroker, member: 
     assert sorted(seen) == list(range(4, 20))
 
 
-def test_a_map_of_the_version_before_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
-    """Written by managedconsumer 0.2.0 for a commit of 5, of which 6 to 9 were finished."""
-    assert offset_map.decode("2g000000000000SO9", 5) is None
-
-
-def test_a_map_counts_for_its_own_partition_alone() -> None:
-    topic = bytes(range(16))
-    known = offset_map.OffsetMap((5,), 10, 0, offset_map.log_id(topic, 0))
-    assert known.of_log(offset_map.log_id(topic, 0), 0, 100)
-    assert not known.of_log(offset_map.log_id(topic, 1), 0, 100)
-
-
 @pytest.mark.parametrize("limit", [150, 100, 20, 0])
 def test_brokers_that_take_less_metadata(
     broker: MemoryBroker, member: Callable[..., Any], limit: int, caplog: pytest.LogCaptureFixture
@@ -283,16 +271,6 @@ def test_brokers_that_take_less_metadata(
     parked.set()
     until(lambda: committed(broker) == 400, LONG)
     going.stop()
-
-
-def test_each_attempt_has_less_metadata_until_there_is_none() -> None:
-    sizes, size = [4000], 4000
-    while size:
-        size = offset_map.smaller_limit(size, 100 if size > 100 else size)
-        sizes.append(size)
-    assert sizes == sorted(sizes, reverse=True)
-    assert len(sizes) < 16
-    assert sizes[-1] == 0
 
 
 def test_a_consumer_without_a_group_is_not_behind(broker: MemoryBroker) -> None:

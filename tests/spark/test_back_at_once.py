@@ -36,6 +36,7 @@ query.awaitTermination()
 """
 
 
+@pytest.mark.busy
 def test_the_successor_of_a_killed_driver_reads_within_eight_seconds(
     spark: Any, kafka44: DevBroker, topic: MakeTopic, unique: Callable[[str], str], tmp_path: Path
 ) -> None:

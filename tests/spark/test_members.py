@@ -15,16 +15,14 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer
+from managedconsumer import ConsumerRebalanceListener
 from managedconsumer import errors as err
-from managedconsumer.coordinator import requests
-from managedconsumer.runtime.cluster.cluster import Cluster, parse_bootstrap
-from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.claims.chains import ClaimStore
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import DevBroker
+from tests.broker.groupkit import Fleet, Member, evict
 from tests.spark.conftest import committed, produce
 from tests.spark.queries import Query, Row
 from tests.waiting import until
@@ -59,52 +57,14 @@ class Recorder(ConsumerRebalanceListener):
         self._note("lost", lost)
 
 
-class Plain:
-    """A plain consumer in a thread, which notes what it gets."""
-
-    def __init__(self, broker: DevBroker, topic: str, group: str, **options: Any) -> None:
-        self.rows: list[Row] = []
-        self._end = threading.Event()
-        self.consumer = ManagedBalancedConsumer(
-            topic,
-            broker.bootstrap,
-            group,
-            auto_start=False,
-            consumer_timeout_ms=50,
-            auto_commit_enable=True,
-            heartbeat_interval_ms=200,
-            session_timeout_ms=6000,
-            compacted_topic=False,
-            **options,
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        self.consumer.start()
-        while not self._end.is_set():
-            message = self.consumer.consume()
-            if message is not None:
-                self.rows.append((message.partition_id, message.offset))
-        self.consumer.stop()
-
-    @property
-    def owned(self) -> set[int]:
-        return set(self.consumer.partitions or ())
-
-    def stop(self) -> None:
-        self._end.set()
-        self._thread.join(20)
-        assert not self._thread.is_alive()
-
-
 @pytest.fixture
-def plain() -> Iterator[Callable[..., Plain]]:
-    made: list[Plain] = []
+def plain() -> Iterator[Callable[..., Member]]:
+    """``plain(broker, topic, group, ...)``: a plain consumer in a thread, which notes what it gets."""
+    made: list[Fleet] = []
 
-    def make(*args: Any, **options: Any) -> Plain:
-        made.append(Plain(*args, **options))
-        return made[-1]
+    def make(broker: DevBroker, topic: str, group: str, **options: Any) -> Member:
+        made.append(Fleet(broker, topic, group, ThreadingHandler()))
+        return made[-1].join(auto_commit_enable=True, **options)
 
     yield make
     for each in made:
@@ -112,7 +72,7 @@ def plain() -> Iterator[Callable[..., Plain]]:
 
 
 def test_partitions_move_between_a_query_and_a_plain_member(
-    kafka: DevBroker, topic: MakeTopic, query: MakeQuery, plain: Callable[..., Plain], unique: Callable[[str], str]
+    kafka: DevBroker, topic: MakeTopic, query: MakeQuery, plain: Callable[..., Member], unique: Callable[[str], str]
 ) -> None:
     name, group = topic(kafka, 4), unique("group")
     produce(kafka, name, 400)
@@ -128,12 +88,12 @@ def test_partitions_move_between_a_query_and_a_plain_member(
     until(lambda: q.batch() is not None and len(q.owned) == 2 and len(other.owned) == 2)
     assert q.owned | other.owned == {0, 1, 2, 3}
     produce(kafka, name, 400)
-    until(lambda: q.batch() is not None and len(set(q.rows + other.rows)) == 800)
+    until(lambda: q.batch() is not None and len(set(q.rows + other.got)) == 800)
     other.stop()
     until(lambda: q.batch() is not None and len(q.owned) == 4)
     produce(kafka, name, 40)
-    until(lambda: q.batch() is not None and len(set(q.rows + other.rows)) == 840)
-    assert Counter(q.rows + other.rows).most_common(1)[0][1] == 1, "nothing twice"
+    until(lambda: q.batch() is not None and len(set(q.rows + other.got)) == 840)
+    assert Counter(q.rows + other.got).most_common(1)[0][1] == 1, "nothing twice"
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=["range", "cooperative-sticky", "KIP-848"])
@@ -191,7 +151,7 @@ def test_a_member_of_kip_848_that_is_lost_fails_its_batch(
 
 
 def test_the_listener_hears_of_everything_between_two_batches(
-    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, plain: Callable[..., Plain], unique: Callable[[str], str]
+    kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, plain: Callable[..., Member], unique: Callable[[str], str]
 ) -> None:
     name, group, listener = topic(kafka44, 4), unique("group"), Recorder()
     produce(kafka44, name, 400)
@@ -209,18 +169,6 @@ def test_the_listener_hears_of_everything_between_two_batches(
     until(lambda: q.batch() is not None and len(q.owned) == 4)
     q.stop()
     assert listener.calls[-1] == ("revoked", [0, 1, 2, 3])
-
-
-def evict(broker: DevBroker, group: str, member_id: str) -> None:
-    """What a session time-out does: the member is out, and does not know it yet."""
-    cluster = Cluster(parse_bootstrap(broker.bootstrap), ThreadingHandler())
-    link = CoordinatorLink(cluster, group)
-    api, body, _ = requests.leave(
-        requests.MembershipConfig(group), requests.Generation(1, member_id), "evicted by a test"
-    )
-    link.request("evict", api, body, 10_000)
-    link.close()
-    cluster.close()
 
 
 def member_of(q: Query) -> Any:
@@ -384,6 +332,6 @@ def test_sigterm_leaves_the_group_at_once(
     q = query(kafka44, name, group__id=group, kafka__session__timeout__ms="45000")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(60) == 0
     q.batch()
     assert q.owned == {0, 1, 2, 3}, "nobody waited for the session to time out"

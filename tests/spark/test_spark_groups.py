@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from managedconsumer.testing import DevBroker
+from tests.broker.groupkit import evict
 from tests.spark.conftest import committed, produce, run_to_end
-from tests.spark.test_members import evict
 from tests.waiting import until
 
 pytestmark = pytest.mark.spark

@@ -9,7 +9,20 @@ from typing import Any
 
 import pytest
 
-from managedconsumer.stores import DirectoryStore, SQLStore
+from managedconsumer import Message, TopicPartition
+from managedconsumer.stores import DirectoryStore, SQLStore, Store
+from tests.stores import kinds
+
+TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+PACKAGES = {"duckdb": "duckdb", "delta": "deltalake", "iceberg": "pyiceberg", "postgresql": "psycopg"}
+
+
+def messages(first: int, end: int, tp: TopicPartition = TP, topic_id: bytes | None = None) -> list[Message]:
+    """Messages with these offsets; the value of each says its offset."""
+    return [
+        Message(b"%d" % n, offset=n, topic=tp.topic, partition_id=tp.partition, topic_id=topic_id)
+        for n in range(first, end)
+    ]
 
 
 @pytest.fixture
@@ -33,7 +46,43 @@ def slow(kind: str) -> Any:
     return pytest.param(kind, marks=pytest.mark.slow)
 
 
-@pytest.fixture(params=["sqlite", "directory", *map(slow, ("postgresql", "duckdb", "delta", "iceberg"))])
+KINDS = ["sqlite", "directory", *map(slow, ("postgresql", "duckdb", "delta", "iceberg"))]
+
+
+class Storage:
+    """A place of one kind for results and offsets, and stores that open it as new processes would."""
+
+    def __init__(self, kind: str, where: str) -> None:
+        self.kind, self.where = kind, where
+        self._opened: list[Store] = []
+
+    def open(self, **more: Any) -> Store:
+        self._opened.append(kinds.open_store(self.kind, self.where, **more))
+        return self._opened[-1]
+
+    def rows(self) -> list[int]:
+        """The offsets of all results; DuckDB's while nobody has it open in another process."""
+        return sorted(offset for _, offset in kinds.stored(self.kind, self.where))
+
+    def close(self) -> None:
+        for store in self._opened:
+            store.close()
+
+
+@pytest.fixture(params=KINDS)
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Storage]:
+    """An empty storage of each kind; its stores are closed after the test."""
+    if request.param in PACKAGES:
+        pytest.importorskip(PACKAGES[request.param])
+    postgresql = request.param == "postgresql"
+    where = request.getfixturevalue("postgresql_database") if postgresql else str(tmp_path / "store")
+    made = Storage(request.param, where)
+    kinds.make(made.kind, where)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=KINDS)
 def store_factory(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], Any]]:
     """Makes stores as new processes would; those of one test have the same storage."""
     yield from closing(FACTORIES[request.param](request, tmp_path))

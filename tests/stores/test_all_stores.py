@@ -14,18 +14,11 @@ from managedconsumer.stores import AlreadyStoredError, FencedStoreError, SQLStor
 from managedconsumer.stores.rows import NO_GROUP
 from managedconsumer.testing import check_store
 from tests.stores import kinds
-from tests.stores.conftest import slow
+from tests.stores.conftest import OTHER, TP, Storage, messages
 from tests.stores.pasts import keep
-
-TP = TopicPartition("orders", 0)
-OTHER = TopicPartition("orders", 1)
 
 #: Commits of a table take a while, and so does looking at its results.
 SIZES = {"DeltaStore": (1, 2), "IcebergStore": (1, 0)}
-
-
-def messages(first: int, end: int, tp: TopicPartition = TP) -> list[Message]:
-    return [Message(b"%d" % n, offset=n, topic=tp.topic, partition_id=tp.partition) for n in range(first, end)]
 
 
 def test_check_store_finds_nothing(store_factory: Callable[[], Store]) -> None:
@@ -33,16 +26,7 @@ def test_check_store_finds_nothing(store_factory: Callable[[], Store]) -> None:
     check_store(store_factory, walks=walks, steps=steps)
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "directory", *map(slow, ("postgresql", "duckdb", "delta", "iceberg"))])
-def test_check_store_finds_nothing_where_transactions_get_lost(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Any
-) -> None:
-    where = str(tmp_path / "store")
-    if kind == "postgresql":
-        where = request.getfixturevalue("postgresql_database")
-    for package in {"delta": ["deltalake"], "iceberg": ["pyiceberg"], "duckdb": ["duckdb"]}.get(kind, []):
-        pytest.importorskip(package)
-    kinds.make(kind, where)
+def test_check_store_finds_nothing_where_transactions_get_lost(storage: Storage) -> None:
     numbers: dict[bytes, tuple[int, int]] = {}  # a result is two numbers there
 
     def write(handle: Any, batch: list[Message]) -> None:
@@ -54,18 +38,10 @@ def test_check_store_finds_nothing_where_transactions_get_lost(
 
     def read() -> list[bytes]:
         values = {place: value for value, place in numbers.items()}
-        return [values[place] for place in kinds.stored(kind, where)]
+        return [values[place] for place in kinds.stored(storage.kind, storage.where)]
 
-    walks, steps = (1, 2) if kind in ("delta", "iceberg") else (2, 15)
-    opened: list[Store] = []
-
-    def make() -> Store:
-        opened.append(kinds.open_store(kind, where))
-        return opened[-1]
-
-    check_store(make, write, read, keep=lambda: keep(kind, where), walks=walks, steps=steps)
-    for store in opened:
-        store.close()
+    walks, steps = (1, 2) if storage.kind in ("delta", "iceberg") else (2, 15)
+    check_store(storage.open, write, read, keep=lambda: keep(storage.kind, storage.where), walks=walks, steps=steps)
 
 
 def owner(store: Store, tps: list[TopicPartition] | None = None, generation: int = 1, member: str = "m") -> Store:

@@ -13,18 +13,12 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import Message, TopicPartition
 from managedconsumer.stores import Store
 from tests.stores import kinds
-from tests.stores.conftest import slow
+from tests.stores.conftest import TP, messages, slow
 
-TP = TopicPartition("orders", 0)
 # Opens a DuckDB database and keeps it.
 KEEPER = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-
-
-def messages(first: int, end: int) -> list[Message]:
-    return [Message(b"x", offset=n, topic="orders", partition_id=0) for n in range(first, end)]
 
 
 @contextmanager

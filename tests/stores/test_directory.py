@@ -10,15 +10,10 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import Message, TopicPartition
+from managedconsumer import Message
 from managedconsumer.stores import DirectoryStore
 from managedconsumer.stores.objects import LocalObjects
-
-TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
-
-
-def messages(first: int, end: int) -> list[Message]:
-    return [Message(b"x", offset=n, topic="orders", partition_id=0) for n in range(first, end)]
+from tests.stores.conftest import OTHER, TP, messages
 
 
 def write(handle: Path, batch: list[Message]) -> None:

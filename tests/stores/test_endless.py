@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import Message, TopicPartition
+from managedconsumer import TopicPartition
 from managedconsumer.errors import ConfigurationError, IllegalStateError
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
 from managedconsumer.spark.claims import tables
@@ -22,19 +22,14 @@ from managedconsumer.stores import FencedStoreError, SQLStore
 from managedconsumer.stores.rows import Row
 from managedconsumer.stores.versioned import VersionedStore
 from tests.stores import kinds
-from tests.stores.conftest import slow
+from tests.stores.conftest import TP, messages, slow
 
-TP = TopicPartition("orders", 0)
 COLUMNS = (
     "consumer_group text, topic text, kafka_partition integer, next_offset bigint, claim_number bigint, "
     "generation bigint, member text"
 )
 TRIGGER = "create trigger t before insert on managedconsumer_offsets begin select raise(abort, 'not you'); end"
 KEY = "primary key (consumer_group, topic, kafka_partition)"
-
-
-def messages(first: int, end: int) -> list[Message]:
-    return [Message(b"x", offset=n, topic="orders", partition_id=0) for n in range(first, end)]
 
 
 @pytest.mark.slow

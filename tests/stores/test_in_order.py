@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from managedconsumer import ManagedBalancedConsumer, Message, Retry, SimpleConsumer, TopicPartition
+from managedconsumer import ManagedBalancedConsumer, Message, Retry, SimpleConsumer
 from managedconsumer.errors import ConfigurationError, IllegalStateError
 from managedconsumer.processing import offset_map
 from managedconsumer.processing.offset_map import OffsetMap
@@ -16,17 +16,13 @@ from managedconsumer.stores import SQLStore
 from managedconsumer.structs import OffsetAndMetadata
 from managedconsumer.testing import MemoryBroker
 from tests.processing.test_running import Going
+from tests.stores.conftest import TP, messages
 from tests.stores.test_attached import COUNT, consumer_of, insert, values
 from tests.stores.test_attached import broker as broker
 from tests.stores.test_attached import open_store as open_store
 from tests.waiting import until
 
-TP = TopicPartition("orders", 0)
 Opener = Callable[[], SQLStore]
-
-
-def messages(first: int, end: int) -> list[Message]:
-    return [Message(b"%d" % n, offset=n, topic="orders", partition_id=0) for n in range(first, end)]
 
 
 @pytest.mark.parametrize("order", ["key", "none"])

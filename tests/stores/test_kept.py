@@ -14,11 +14,10 @@ from managedconsumer.spark.claims.log import claimed
 from managedconsumer.spark.ranges import OffsetRange
 from managedconsumer.stores import FencedStoreError
 from tests.stores import make_kept
-from tests.stores.conftest import slow
+from tests.stores.conftest import PACKAGES, slow
 from tests.stores.make_kept import COUNT, GROUP, T0, T1, TOPIC_ID
 
 KEPT = Path(__file__).parent / "kept"
-PACKAGES = {"delta": "deltalake", "iceberg": "pyiceberg"}
 OTHER_ID = bytes(range(1, 17))
 
 
@@ -80,7 +79,7 @@ def test_a_store_s_offsets_are_of_the_topic_that_they_were_of(kind: str, release
 
 # Release 0.2.0 had no claims in tables.
 LOGS: list[Any] = [("directory", "0.2.0"), ("sqlite", "0.2.0"), ("directory", "two_fences"), ("sqlite", "two_fences")]
-LOGS += [pytest.param(kind, "two_fences", marks=pytest.mark.slow) for kind in PACKAGES]
+LOGS += [pytest.param(kind, "two_fences", marks=pytest.mark.slow) for kind in ("delta", "iceberg")]
 
 
 @pytest.mark.parametrize(("kind", "release"), LOGS, indirect=True)

@@ -14,19 +14,19 @@ import pytest
 
 from managedconsumer.testing import MemoryBroker
 from tests.stores import dying, kinds
+from tests.stores.conftest import Storage
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 COUNT = 20
 KINDS = ["directory", "sqlite", "duckdb", "delta", "iceberg"]
-PACKAGES = {"duckdb": "duckdb", "delta": "deltalake", "iceberg": "pyiceberg"}
 
 
 class Shop:
     """A topic, and a store that processes write to, one after the other."""
 
-    def __init__(self, kind: str, where: str, broker: MemoryBroker) -> None:
-        self.kind, self.where, self.broker = kind, where, broker
+    def __init__(self, storage: Storage, broker: MemoryBroker) -> None:
+        self.kind, self.where, self.stored, self.broker = storage.kind, storage.where, storage.rows, broker
 
     def start(self, *fate: str) -> subprocess.Popen[bytes]:
         words = [*self.words(), *fate]
@@ -45,9 +45,6 @@ class Shop:
         self.broker.evict(dying.GROUP)
         return code
 
-    def stored(self) -> list[int]:
-        return sorted(place for _, place in kinds.stored(self.kind, self.where))
-
     def next_offset(self) -> int:
         store = kinds.open_store(self.kind, self.where)
         try:
@@ -57,21 +54,17 @@ class Shop:
 
 
 @pytest.fixture
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    if request.param in PACKAGES:
-        pytest.importorskip(PACKAGES[request.param])
+def shop(storage: Storage) -> Iterator[Shop]:
     with MemoryBroker({dying.TOPIC: 1}) as broker:
         broker.produce(dying.TOPIC, [b"x"] * COUNT)
-        where = str(tmp_path / "store")
-        kinds.make(request.param, where)
-        yield Shop(request.param, where, broker)
+        yield Shop(storage, broker)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("shop", "point"),
+    ("storage", "point"),
     [*((kind, "inside") for kind in KINDS), ("directory", "after"), ("duckdb", "after")],
-    indirect=["shop"],
+    indirect=["storage"],
 )
 def test_a_process_that_is_killed_in_its_second_transaction(shop: Shop, point: str) -> None:
     assert shop.buried(shop.start(point, "2")) == -signal.SIGKILL
@@ -84,7 +77,7 @@ def test_a_process_that_is_killed_in_its_second_transaction(shop: Shop, point: s
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("shop", KINDS, indirect=True)
+@pytest.mark.parametrize("storage", KINDS, indirect=True)
 def test_processes_that_are_killed_at_any_moment(shop: Shop) -> None:
     """Twenty kills, at points of the user's code or at any moment, inside of a commit as well."""
     chance = random.Random(13)

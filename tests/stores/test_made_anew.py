@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,43 +16,14 @@ from managedconsumer.errors import IllegalStateError
 from managedconsumer.stores import AlreadyStoredError, ConflictError, FencedStoreError, Move, Row, SQLStore, Store
 from managedconsumer.stores.rows import topic_bytes, topic_text, with_topic
 from managedconsumer.testing import check_store
-from tests.stores import kinds
-from tests.stores.conftest import slow
+from tests.stores import conftest, kinds
+from tests.stores.conftest import TP, Storage
 
-TP = TopicPartition("orders", 0)
 OLD, NEW = bytes(range(16)), bytes(range(200, 216))
 
 
 def messages(first: int, end: int, topic_id: bytes | None = OLD) -> list[Message]:
-    return [Message(b"%d" % n, offset=n, topic="orders", partition_id=0, topic_id=topic_id) for n in range(first, end)]
-
-
-Opener = Callable[[], Store]
-
-
-@pytest.fixture(params=["sqlite", "directory", *map(slow, ("postgresql", "duckdb", "delta", "iceberg"))])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str, Opener]]:
-    """A kind of storage, where it is, and a function that opens it as a new process does."""
-    kind = request.param
-    for package in {"delta": ["deltalake"], "iceberg": ["pyiceberg"], "duckdb": ["duckdb"]}.get(kind, []):
-        pytest.importorskip(package)
-    where = request.getfixturevalue("postgresql_database") if kind == "postgresql" else str(tmp_path / "store")
-    kinds.make(kind, where)
-    made: list[Store] = []
-
-    def make() -> Store:
-        made.append(kinds.open_store(kind, where))
-        return made[-1]
-
-    yield kind, where, make
-    for store in made:
-        store.close()
-
-
-def results(place: tuple[str, str, Opener], *opened: Store) -> list[int]:
-    for store in opened:
-        store.close()
-    return sorted(offset for _, offset in kinds.stored(*place[:2]))
+    return conftest.messages(first, end, TP, topic_id)
 
 
 def claimed(store: Store, generation: int, topic_id: bytes | None = None) -> Store:
@@ -97,16 +68,15 @@ def test_a_move_is_what_it_was() -> None:
 # -- stores ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_stored_of_a_topic_that_is_gone_does_not_count(place: tuple[str, str, Opener]) -> None:
-    _, _, opened = place
-    first = claimed(opened(), 1, OLD)
+def test_what_is_stored_of_a_topic_that_is_gone_does_not_count(storage: Storage) -> None:
+    first = claimed(storage.open(), 1, OLD)
     first.save(messages(0, 5), kinds.write)
-    again = claimed(opened(), 2, OLD)
+    again = claimed(storage.open(), 2, OLD)
     assert (again.claimed("g"), again.made_anew("g", [TP])) == ({TP: 5}, {})
 
-    dies = claimed(opened(), 3, NEW)  # a claim alone changes nothing
+    dies = claimed(storage.open(), 3, NEW)  # a claim alone changes nothing
     assert dies.claimed("g") == {TP: None}
-    store = claimed(opened(), 4, NEW)
+    store = claimed(storage.open(), 4, NEW)
     assert (store.claimed("g"), store.begins("g")) == ({TP: None}, {})
     text = store.made_anew("g", [TP])[TP]
     assert f"the store has messages up to offset 5 of orders-0, of the topic with id {topic_text(OLD)}" in text
@@ -118,32 +88,30 @@ def test_what_is_stored_of_a_topic_that_is_gone_does_not_count(place: tuple[str,
         store.save(messages(4, 6, OLD), kinds.write)
     with pytest.raises(FencedStoreError, match="were claimed by"):
         again.save(messages(5, 7, OLD), kinds.write)
-    last = claimed(opened(), 5, NEW)
+    last = claimed(storage.open(), 5, NEW)
     assert last.claimed("g") == {TP: 4}
-    assert results(place, first, again, dies, store, last) == sorted([*range(5), *range(4)])
+    assert storage.rows() == sorted([*range(5), *range(4)])
 
 
 @pytest.mark.parametrize("end", [3, 5, 8])
-def test_it_is_noticed_by_the_messages(place: tuple[str, str, Opener], end: int) -> None:
+def test_it_is_noticed_by_the_messages(storage: Storage, end: int) -> None:
     """The topic is made anew while the store is used: also where the new one is as far as the old one was."""
-    _, _, opened = place
-    store = claimed(opened(), 1)
+    store = claimed(storage.open(), 1)
     store.save(messages(0, 5), kinds.write)
     with store.transaction(messages(0, end, NEW)) as handle:
         kinds.write(handle, messages(0, end, NEW))
     assert store.load("g", [TP]) == {TP: end}
-    heir = claimed(opened(), 2, NEW)
+    heir = claimed(storage.open(), 2, NEW)
     assert heir.claimed("g") == {TP: end}
-    assert results(place, store, heir) == sorted([*range(5), *range(end)])
+    assert storage.rows() == sorted([*range(5), *range(end)])
 
 
-def test_a_row_without_an_id_is_believed(place: tuple[str, str, Opener]) -> None:
+def test_a_row_without_an_id_is_believed(storage: Storage) -> None:
     """As version 0.2.0 has written it, or a consumer whose brokers tell no ids. The next commit says which topic."""
-    _, _, opened = place
-    old = claimed(opened(), 1)
+    old = claimed(storage.open(), 1)
     old.save(messages(0, 5, None), kinds.write)
     assert old.rows("g", [TP])[TP].topic == ""
-    store = claimed(opened(), 2, NEW)
+    store = claimed(storage.open(), 2, NEW)
     assert (store.begins("g"), store.made_anew("g", [TP])) == ({TP: 5}, {})
     store.save(messages(3, 7, NEW), kinds.write)
     row = store.rows("g", [TP])[TP]
@@ -151,16 +119,15 @@ def test_a_row_without_an_id_is_believed(place: tuple[str, str, Opener]) -> None
     # Version 0.2.0 comes back: it claims without an id, and stores of whatever topic there is.
     old.swap("g", {TP: (row, Row(None, row.claim + 1, 3, old.member_name("m3")))})
     assert (old.rows("g", [TP])[TP].next, old.rows("g", [TP])[TP].topic) == (7, "")
-    last = claimed(opened(), 4, OLD)
+    last = claimed(storage.open(), 4, OLD)
     assert last.begins("g") == {TP: 7}
-    assert results(place, old, store, last) == list(range(7))
+    assert storage.rows() == list(range(7))
 
 
-def test_what_is_stored_without_an_id_is_of_no_known_topic(place: tuple[str, str, Opener]) -> None:
-    _, _, opened = place
-    store = claimed(opened(), 1)
+def test_what_is_stored_without_an_id_is_of_no_known_topic(storage: Storage) -> None:
+    store = claimed(storage.open(), 1)
     store.save(messages(0, 5, OLD), kinds.write)
-    other = claimed(opened(), 2)
+    other = claimed(storage.open(), 2)
     assert other.rows("g", [TP])[TP].topic == topic_text(OLD), "a claim keeps it"
     other.save({TP: (5, 8)}, lambda *_: None)
     row = other.rows("g", [TP])[TP]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +14,11 @@ from managedconsumer.errors import OffsetOutOfRangeError
 from managedconsumer.stores import FencedStoreError, SQLStore
 from managedconsumer.stores.rows import spans_of, topic_text
 from managedconsumer.testing import MemoryBroker
-from tests.processing.test_running import Going
 from tests.stores import test_made_anew as plain
 from tests.stores.test_attached import COUNT, Losing, consumer_of, insert, store_all, values
 from tests.stores.test_attached import broker as broker
 from tests.stores.test_attached import open_store as open_store
+from tests.stores.test_moved_on import begin_run
 from tests.waiting import until
 
 Opener = Callable[[], SQLStore]
@@ -204,12 +203,7 @@ def test_a_run_goes_on(broker: MemoryBroker, open_store: Opener, database: Path,
     store.attach(consumer)
     consumer.start()
 
-    async def handle(batch: Any) -> None:
-        await asyncio.to_thread(store.save, batch, insert)
-
-    options: dict[str, Any] = {"on": "asyncio"} if tasks else {}
-    handler: Any = handle if tasks else lambda batch: store.save(batch, insert)
-    going = Going(consumer, handler, order="partition", batch=(7, 10), workers=2, **options)
+    going = begin_run(consumer, lambda batch: store.save(batch, insert), tasks, batch=(7, 10), workers=2)
     try:
         until(lambda: going.error or len(values(database)) >= COUNT, 60)
         anew_and_noticed(broker, consumer)

@@ -63,7 +63,8 @@ def heir(broker: MemoryBroker, open_store: Opener) -> Iterator[Heir]:
     made.leave()
 
 
-def _run(consumer: Any, handler: Callable[[Any], Any], tasks: bool, **options: Any) -> Going:
+def begin_run(consumer: Any, handler: Callable[[Any], Any], tasks: bool, **options: Any) -> Going:
+    """A run by partition in a thread of its own, whose handler works there, or as a task for another thread."""
     if not tasks:
         return Going(consumer, handler, order="partition", **options)
 
@@ -104,7 +105,9 @@ def test_a_zombie_s_run_goes_on(
         store.save(batch, insert)
 
     dead: list[Message] = []
-    going = _run(consumer, handle, tasks, batch=(3, 5), workers=1, on_dead=lambda message, _error: dead.append(message))
+    going = begin_run(
+        consumer, handle, tasks, batch=(3, 5), workers=1, on_dead=lambda message, _error: dead.append(message)
+    )
     goes_on(going, heir, broker, database)
     assert dead == []
 
@@ -133,7 +136,7 @@ def test_a_claim_that_comes_too_late_ends_no_run(
 
 def _starting(consumer: Any, handler: Callable[[Any], Any], tasks: bool) -> Going:
     consumer.start()
-    return _run(consumer, handler, tasks, batch=(3, 5), workers=2)
+    return begin_run(consumer, handler, tasks, batch=(3, 5), workers=2)
 
 
 @pytest.mark.parametrize("tasks", [False, True], ids=["threads", "tasks"])
@@ -148,7 +151,7 @@ def test_a_stranger_s_claim_ends_the_run(broker: MemoryBroker, open_store: Opene
         stranger.claim("billing", [TopicPartition("orders", n) for n in range(2)], 1000, "stranger")
         store.save(batch, insert)
 
-    going = _run(consumer, handle, tasks, batch=(3, 5), workers=1)
+    going = begin_run(consumer, handle, tasks, batch=(3, 5), workers=1)
     going.join()
     assert isinstance(going.error, MessageFailedError)
     assert isinstance(going.error.__cause__, FencedStoreError)
@@ -176,7 +179,9 @@ def test_a_handler_that_fails_after_its_partition_was_given_up_ends_nothing(
         store.save(batch, insert)
 
     dead: list[Message] = []
-    going = _run(consumer, handle, False, batch=(3, 5), workers=2, on_dead=lambda message, _error: dead.append(message))
+    going = begin_run(
+        consumer, handle, False, batch=(3, 5), workers=2, on_dead=lambda message, _error: dead.append(message)
+    )
     until(lambda: going.error or len(values(database)) >= COUNT, 60)
     going.stop()
     assert (going.error, dead) == (None, [])
@@ -194,7 +199,7 @@ def test_a_handler_whose_store_has_claimed_nothing_is_not_called_for_ever(
     if why == "another listener":
         consumer.listener = None
     consumer.start()
-    going = _run(consumer, lambda batch: store.save(batch, insert), False, batch=(3, 5))
+    going = begin_run(consumer, lambda batch: store.save(batch, insert), False, batch=(3, 5))
     going.join()
     assert isinstance(going.error, MessageFailedError)
     assert "nothing is claimed by this store object" in str(going.error)

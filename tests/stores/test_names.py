@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,7 @@ import pytest
 from managedconsumer import TopicPartition
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.stores import delta, iceberg
-from tests.stores.conftest import slow
-from tests.stores.kinds import make, open_store
+from tests.stores.conftest import Storage, slow
 
 GROUPS = ["shop", "shop.eu", "shop.eu.orders", "shop%2Eeu", "shop/eu", "shop.", "claims"]
 TOPICS = ["orders", "eu.orders", "eu", "orders.0", "a.b.c", "2Eeu"]
@@ -49,12 +47,10 @@ def test_a_property_that_may_be_another_group_s_is_said_with_its_remedy() -> Non
     assert iceberg._find(properties, "shop.eu", TopicPartition("orders", 0)) == "[500, 1, 1]"
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "directory", slow("delta"), slow("iceberg")])
-def test_groups_and_topics_with_dots_have_offsets_of_their_own(kind: str, tmp_path: Path) -> None:
-    where = str(tmp_path / "store")
-    make(kind, where)
+@pytest.mark.parametrize("storage", ["sqlite", "directory", slow("delta"), slow("iceberg")], indirect=True)
+def test_groups_and_topics_with_dots_have_offsets_of_their_own(storage: Storage) -> None:
     places: list[Any] = [("shop", TopicPartition("eu.orders", 0)), ("shop.eu", TopicPartition("orders", 0))]
-    stores = [open_store(kind, where) for _ in places]
+    stores = [storage.open() for _ in places]
     for number, (store, (group, tp)) in enumerate(zip(stores, places, strict=True)):
         assert store.load(group, [tp]) == {}
         store.claim(group, [tp], 1, f"m{number}")
@@ -64,4 +60,3 @@ def test_groups_and_topics_with_dots_have_offsets_of_their_own(kind: str, tmp_pa
         assert store.load(group, [tp]) == {tp: 500 + number}
         with store.transaction({tp: (500 + number, 600)}, group=group):
             pass
-        store.close()

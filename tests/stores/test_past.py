@@ -2,40 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
 
-from managedconsumer import Message, TopicPartition
 from managedconsumer.errors import IllegalStateError
-from managedconsumer.stores import FencedStoreError, Store, StoreWentBackError
+from managedconsumer.stores import FencedStoreError, StoreWentBackError
 from tests.stores import kinds
-from tests.stores.conftest import slow
+from tests.stores.conftest import OTHER, TP, Storage, messages, slow
 from tests.stores.pasts import keep
-
-TP, OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
-
-
-def messages(first: int, end: int, tp: TopicPartition = TP) -> list[Message]:
-    return [Message(b"x", offset=n, topic=tp.topic, partition_id=tp.partition) for n in range(first, end)]
 
 
 class Shop:
     """A storage with one store object that lives through all of it."""
 
-    def __init__(self, kind: str, where: str) -> None:
-        self.kind, self.where = kind, where
-        kinds.make(kind, where)
-        self.opened: list[Store] = []
+    def __init__(self, storage: Storage) -> None:
+        self.kind, self.where, self.rows = storage.kind, storage.where, storage.rows
+        self.open = partial(storage.open, patience_ms=2000)
         self.store = self.open()
         # DuckDB's file is closed with its last connection.
         self.store.load("g", [TP])
-
-    def open(self, **more: Any) -> Store:
-        self.opened.append(kinds.open_store(self.kind, self.where, patience_ms=2000, **more))
-        return self.opened[-1]
 
     def put(self, how: str, first: int, end: int) -> None:
         batch = messages(first, end)
@@ -45,21 +32,10 @@ class Shop:
             with self.store.transaction(batch, group="g") as handle:
                 kinds.write(handle, batch)
 
-    def rows(self) -> list[int]:
-        return sorted(place for _, place in kinds.stored(self.kind, self.where))
 
-
-@pytest.fixture(params=["sqlite", "directory", *map(slow, ("postgresql", "duckdb", "delta", "iceberg"))])
-def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    for package in {"delta": ["deltalake"], "iceberg": ["pyiceberg"], "duckdb": ["duckdb"]}.get(request.param, []):
-        pytest.importorskip(package)
-    where = str(tmp_path / "store")
-    if request.param == "postgresql":
-        where = request.getfixturevalue("postgresql_database")
-    made = Shop(request.param, where)
-    yield made
-    for store in made.opened:
-        store.close()
+@pytest.fixture
+def shop(storage: Storage) -> Shop:
+    return Shop(storage)
 
 
 @pytest.mark.parametrize("how", ["save", "transaction"])
@@ -171,48 +147,47 @@ def restore(kind: str, where: str, rows: int) -> None:
     raise AssertionError("there was no such version")
 
 
-@pytest.fixture(params=[slow("delta"), slow("iceberg")])
-def table(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
-    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg"}[request.param])
-    yield Shop(request.param, str(tmp_path / "store"))
+tables = pytest.mark.parametrize("storage", [slow("delta"), slow("iceberg")], indirect=True)
 
 
+@tables
 @pytest.mark.parametrize("who", ["the owner", "a new process"])
-def test_a_table_that_was_put_back_takes_its_offsets_with_it(table: Shop, who: str) -> None:
+def test_a_table_that_was_put_back_takes_its_offsets_with_it(shop: Shop, who: str) -> None:
     """RESTORE of Delta and rollback of Iceberg put rows back, and neither transactions nor properties."""
-    store = table.store
+    store = shop.store
     store.claim("g", [TP, OTHER], 1, "m")
-    table.put("save", 0, 10)
+    shop.put("save", 0, 10)
     store.save(messages(0, 5, OTHER), kinds.write, group="g")
-    table.put("save", 10, 20)
+    shop.put("save", 10, 20)
     store.save(messages(5, 9, OTHER), kinds.write, group="g")
-    restore(table.kind, table.where, 15)
+    restore(shop.kind, shop.where, 15)
     if who == "the owner":
         with pytest.raises(StoreWentBackError):
-            table.put("save", 20, 30)
+            shop.put("save", 20, 30)
     else:
-        table.store = store = table.open()
+        shop.store = store = shop.open()
     store.claim("g", [TP], 2, "m")  # and the other one later
     assert store.load("g", [TP, OTHER]) == {TP: 10, OTHER: 5}
-    table.put("save", 10, 30)
+    shop.put("save", 10, 30)
     store.claim("g", [OTHER], 2, "m")
     assert store.claimed("g") == {TP: 30, OTHER: 5}
     store.save(messages(5, 9, OTHER), kinds.write, group="g")
-    assert table.rows() == sorted([*range(30), *range(9)])
-    assert table.open().load("g", [TP, OTHER]) == {TP: 30, OTHER: 9}
-    restore(table.kind, table.where, 15)  # once more, to before the first one
-    fresh = table.open()
+    assert shop.rows() == sorted([*range(30), *range(9)])
+    assert shop.open().load("g", [TP, OTHER]) == {TP: 30, OTHER: 9}
+    restore(shop.kind, shop.where, 15)  # once more, to before the first one
+    fresh = shop.open()
     assert fresh.load("g", [TP, OTHER]) == {TP: 10, OTHER: 5}
 
 
-def test_a_table_that_was_put_back_to_before_all(table: Shop) -> None:
-    store = table.store
+@tables
+def test_a_table_that_was_put_back_to_before_all(shop: Shop) -> None:
+    store = shop.store
     store.claim("g", [TP], 1, "m")
-    table.put("save", 0, 10)
-    restore(table.kind, table.where, 0)
+    shop.put("save", 0, 10)
+    restore(shop.kind, shop.where, 0)
     with pytest.raises(StoreWentBackError) as raised:
-        table.put("save", 10, 20)
+        shop.put("save", 10, 20)
     assert raised.value.next_offsets == {TP: None}
     store.claim("g", [TP], 2, "m")
-    table.put("save", 0, 20)
-    assert table.rows() == list(range(20))
+    shop.put("save", 0, 20)
+    assert shop.rows() == list(range(20))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.stores.pasts import keep
 from tests.stores.test_attached import COUNT, consumer_of, insert, values
 from tests.stores.test_attached import broker as broker
 from tests.stores.test_attached import open_store as open_store
+from tests.stores.test_moved_on import begin_run
 from tests.waiting import until
 
 Opener = Callable[[], SQLStore]
@@ -89,12 +89,7 @@ def test_a_run_goes_on_where_the_store_is(
     store.attach(consumer)
     consumer.start()
 
-    async def handle(batch: Any) -> None:
-        await asyncio.to_thread(store.save, batch, insert)
-
-    options: dict[str, Any] = {"on": "asyncio"} if tasks else {}
-    handler: Any = handle if tasks else lambda batch: store.save(batch, insert)
-    going = Going(consumer, handler, order="partition", batch=(7, 10), workers=2, **options)
+    going = begin_run(consumer, lambda batch: store.save(batch, insert), tasks, batch=(7, 10), workers=2)
     try:
         until(lambda: going.error or len(values(database)) >= COUNT, 60)
         back = keep("sqlite", str(database))

@@ -15,14 +15,9 @@ from managedconsumer import Message, TopicPartition
 from managedconsumer.errors import IllegalStateError
 from managedconsumer.stores import ConflictError, FencedStoreError, Move, Row, SQLStore
 from managedconsumer.stores.dialects import DIALECTS
-from tests.stores.conftest import slow
+from tests.stores.conftest import TP, messages, slow
 
-TP = TopicPartition("orders", 0)
 Open = Callable[[], SQLStore]
-
-
-def messages(first: int, end: int) -> list[Message]:
-    return [Message(b"x", offset=n, topic="orders", partition_id=0) for n in range(first, end)]
 
 
 def insert(handle: Any, batch: list[Message]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib
+import inspect
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -49,7 +50,7 @@ class Wish(NamedTuple):
 
 
 class Ours:
-    """Our consumer."""
+    """Our consumer. The other clients have the same methods."""
 
     def __init__(self, bootstrap: str, group: str, wish: Wish) -> None:
         self._client = KafkaClient(bootstrap, metadata_max_age_ms=METADATA_MS)
@@ -156,7 +157,6 @@ class Confluent:
         self._read = False
 
     def poll(self) -> list[Got]:
-        """What has come within some milliseconds."""
         found = [
             Got(m.topic(), m.partition(), m.offset(), m.value(), m.key(), m.headers() or [], m.timestamp()[1])
             for m in self._consumer.consume(100, POLL_MS / 1000)
@@ -166,7 +166,6 @@ class Confluent:
         return found
 
     def assigned(self) -> set[TopicPartition]:
-        """The partitions it has."""
         return {TopicPartition(tp.topic, tp.partition) for tp in self._consumer.assignment()}
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, text: str = "") -> None:
@@ -178,33 +177,26 @@ class Confluent:
             self._consumer.commit(asynchronous=False)
 
     def committed(self, tp: TopicPartition) -> int | None:
-        """What the group has committed."""
         (found,) = self._consumer.committed([self._of(*tp)], timeout=10)
         return found.offset if found.offset >= 0 else None
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Read on from there."""
         self._consumer.seek(self._of(*tp, offset))
 
     def position(self, tp: TopicPartition) -> int:
-        """The next offset."""
         return int(self._consumer.position([self._of(*tp)])[0].offset)
 
     def at_time(self, tp: TopicPartition, ms: int) -> int:
-        """The first offset of that time, the end if there is none."""
         (found,) = self._consumer.offsets_for_times([self._of(*tp, ms)], timeout=10)
         return found.offset if found.offset >= 0 else self._consumer.get_watermark_offsets(self._of(*tp), timeout=10)[1]
 
     def pause(self, tp: TopicPartition) -> None:
-        """Read no more of it."""
         self._consumer.pause([self._of(*tp)])
 
     def resume(self, tp: TopicPartition) -> None:
-        """Read it again."""
         self._consumer.resume([self._of(*tp)])
 
     def close(self) -> None:
-        """Leave the group."""
         self._consumer.close()
 
 
@@ -216,16 +208,20 @@ _ASSIGNORS = {
 }
 
 
+def assignors(package: str, names: Collection[str]) -> list[Any]:
+    """Classes of kafka-python (``"kafka"``) or of aiokafka."""
+    where = [(f"{package}.coordinator.assignors.{_ASSIGNORS[name][0]}", _ASSIGNORS[name][1]) for name in names]
+    return [getattr(importlib.import_module(module), name) for module, name in where]
+
+
 def _options(package: str, bootstrap: str, group: str, wish: Wish) -> dict[str, Any]:
     """For kafka-python and aiokafka, which share their names."""
-    names = wish.assignors or ["range"]
-    where = [(f"{package}.coordinator.assignors.{_ASSIGNORS[name][0]}", _ASSIGNORS[name][1]) for name in names]
     return {
         "bootstrap_servers": bootstrap,
         "group_id": group,
         "auto_offset_reset": "earliest",
         "enable_auto_commit": False,
-        "partition_assignment_strategy": [getattr(importlib.import_module(module), name) for module, name in where],
+        "partition_assignment_strategy": assignors(package, wish.assignors or ["range"]),
         "session_timeout_ms": SESSION_MS,
         "heartbeat_interval_ms": HEARTBEAT_MS,
         "metadata_max_age_ms": METADATA_MS,
@@ -251,7 +247,41 @@ def _records(found: Mapping[Any, Any]) -> list[Got]:
     ]
 
 
-class KafkaPython:
+class _Alike:
+    """What kafka-python and aiokafka have in common: the names, but not who waits."""
+
+    _consumer: Any
+    _tp: Any
+
+    def _do(self, call: Callable[[], Any]) -> Any:
+        return call()
+
+    def assigned(self) -> set[TopicPartition]:
+        return {TopicPartition(*tp) for tp in self._consumer.assignment()}
+
+    def committed(self, tp: TopicPartition) -> int | None:
+        found: int | None = self._do(lambda: self._consumer.committed(self._tp(*tp)))
+        return found if found is not None and found >= 0 else None
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        self._do(lambda: self._consumer.seek(self._tp(*tp), offset))
+
+    def position(self, tp: TopicPartition) -> int:
+        return int(self._do(lambda: self._consumer.position(self._tp(*tp))))
+
+    def at_time(self, tp: TopicPartition, ms: int) -> int:
+        key = self._tp(*tp)
+        found = self._do(lambda: self._consumer.offsets_for_times({key: ms}))[key]
+        return int(self._do(lambda: self._consumer.end_offsets([key]))[key] if found is None else found.offset)
+
+    def pause(self, tp: TopicPartition) -> None:
+        self._do(lambda: self._consumer.pause(self._tp(*tp)))
+
+    def resume(self, tp: TopicPartition) -> None:
+        self._do(lambda: self._consumer.resume(self._tp(*tp)))
+
+
+class KafkaPython(_Alike):
     """kafka-python. It is asked about its topics before it joins: as a leader it assigns by what it knows by then.
 
     A round of the group that is completed between two of its polls is lost to it, on both brokers (3.0.12: the broker
@@ -268,71 +298,39 @@ class KafkaPython:
         _subscribe(self._consumer, wish)
 
     def poll(self) -> list[Got]:
-        """What has come within some milliseconds."""
         return _records(self._consumer.poll(JOIN_POLL_MS))
 
-    def assigned(self) -> set[TopicPartition]:
-        """The partitions it has."""
-        return {TopicPartition(*tp) for tp in self._consumer.assignment()}
-
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, text: str = "") -> None:
-        """Commit what poll() has given, or these."""
         chosen = None
         if offsets is not None:
             chosen = {self._tp(*tp): self._offset(at, text, -1) for tp, at in offsets.items()}
         self._consumer.commit(chosen, 10_000)
 
-    def committed(self, tp: TopicPartition) -> int | None:
-        """What the group has committed."""
-        found: int | None = self._consumer.committed(self._tp(*tp))
-        return found if found is not None and found >= 0 else None
-
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Read on from there."""
-        self._consumer.seek(self._tp(*tp), offset)
-
-    def position(self, tp: TopicPartition) -> int:
-        """The next offset."""
-        return int(self._consumer.position(self._tp(*tp)))
-
-    def at_time(self, tp: TopicPartition, ms: int) -> int:
-        """The first offset of that time, the end if there is none."""
-        found = self._consumer.offsets_for_times({self._tp(*tp): ms})[self._tp(*tp)]
-        return int(self._consumer.end_offsets([self._tp(*tp)])[self._tp(*tp)] if found is None else found.offset)
-
-    def pause(self, tp: TopicPartition) -> None:
-        """Read no more of it."""
-        self._consumer.pause(self._tp(*tp))
-
-    def resume(self, tp: TopicPartition) -> None:
-        """Read it again."""
-        self._consumer.resume(self._tp(*tp))
-
     def close(self) -> None:
-        """Leave the group."""
         self._consumer.close(timeout_ms=5000)
         del self._consumer
         clear_away()
 
 
-class Aiokafka:
+class Aiokafka(_Alike):
     """aiokafka, on a loop that runs while a method does."""
 
     def __init__(self, bootstrap: str, group: str, wish: Wish) -> None:
         self._loop = asyncio.new_event_loop()
         try:
-            self._run(self._open(_options("aiokafka", bootstrap, group, wish), wish))
+            self._loop.run_until_complete(self._open(_options("aiokafka", bootstrap, group, wish), wish))
         except BaseException:
             self._loop.close()
             raise
 
-    def _run(self, coroutine: Any) -> Any:
-        return self._loop.run_until_complete(coroutine)
-
-    @staticmethod
-    async def _inside(call: Any, *args: Any) -> None:
+    def _do(self, call: Callable[[], Any]) -> Any:
         """Some of its methods that do not wait want a running loop all the same."""
-        call(*args)
+
+        async def inside() -> Any:
+            found = call()
+            return await found if inspect.isawaitable(found) else found
+
+        return self._loop.run_until_complete(inside())
 
     async def _open(self, options: dict[str, Any], wish: Wish) -> None:
         import aiokafka
@@ -343,49 +341,15 @@ class Aiokafka:
         await self._consumer.start()
 
     def poll(self) -> list[Got]:
-        """What has come within some milliseconds."""
-        return _records(self._run(self._consumer.getmany(timeout_ms=POLL_MS)))
-
-    def assigned(self) -> set[TopicPartition]:
-        """The partitions it has."""
-        return {TopicPartition(*tp) for tp in self._consumer.assignment()}
+        return _records(self._do(lambda: self._consumer.getmany(timeout_ms=POLL_MS)))
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, text: str = "") -> None:
-        """Commit what poll() has given, or these."""
         chosen = None if offsets is None else {self._tp(*tp): (at, text) for tp, at in offsets.items()}
-        self._run(self._consumer.commit(chosen))
-
-    def committed(self, tp: TopicPartition) -> int | None:
-        """What the group has committed."""
-        found: int | None = self._run(self._consumer.committed(self._tp(*tp)))
-        return found
-
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Read on from there."""
-        self._run(self._inside(self._consumer.seek, self._tp(*tp), offset))
-
-    def position(self, tp: TopicPartition) -> int:
-        """The next offset."""
-        return int(self._run(self._consumer.position(self._tp(*tp))))
-
-    def at_time(self, tp: TopicPartition, ms: int) -> int:
-        """The first offset of that time, the end if there is none."""
-        key = self._tp(*tp)
-        found = self._run(self._consumer.offsets_for_times({key: ms}))[key]
-        return int(self._run(self._consumer.end_offsets([key]))[key] if found is None else found.offset)
-
-    def pause(self, tp: TopicPartition) -> None:
-        """Read no more of it."""
-        self._run(self._inside(self._consumer.pause, self._tp(*tp)))
-
-    def resume(self, tp: TopicPartition) -> None:
-        """Read it again."""
-        self._run(self._inside(self._consumer.resume, self._tp(*tp)))
+        self._do(lambda: self._consumer.commit(chosen))
 
     def close(self) -> None:
-        """Leave the group."""
         try:
-            self._run(self._consumer.stop())
+            self._do(self._consumer.stop)
         finally:
             self._loop.close()
 

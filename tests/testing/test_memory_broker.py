@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
-from collections.abc import Callable
 from datetime import datetime, timezone
-from typing import Any
 
 import pytest
 
-from managedconsumer import ManagedBalancedConsumer, SimpleConsumer, TopicPartition
+from managedconsumer import SimpleConsumer, TopicPartition
 from managedconsumer.errors import ConfigurationError, IllegalStateError
 from managedconsumer.testing import MemoryBroker, Record
 from managedconsumer.testing.kafka.producer import Producer
 from tests.memory import memory_broker
+from tests.testing.clients import CLIENTS, Wish
+from tests.testing.memorykit import GROUP, TOPIC, consumer_of, numbers
 from tests.waiting import until
 
-TOPIC = "orders"
 broker = memory_broker({TOPIC: 4})
-
-
-def _consumer(broker: MemoryBroker, **more: Any) -> ManagedBalancedConsumer:
-    options: dict[str, Any] = {"auto_offset_reset": -2, "consumer_timeout_ms": 5000, "heartbeat_interval_ms": 50}
-    return ManagedBalancedConsumer(TOPIC, broker.bootstrap, "billing", **{**options, **more})
 
 
 @pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 def test_two_members_share_and_one_takes_over(broker: MemoryBroker, assignor: str, greenlets: bool) -> None:
-    first = _consumer(broker, membership_protocol=assignor, use_greenlets=greenlets)
-    second = _consumer(broker, membership_protocol=assignor, use_greenlets=greenlets)
+    first = consumer_of(broker, membership_protocol=assignor, use_greenlets=greenlets)
+    second = consumer_of(broker, membership_protocol=assignor, use_greenlets=greenlets)
     both = [first, second]
     until(lambda: [(c.consume(block=False) and None) or len(c.partitions) for c in both] == [2, 2])
     assert sorted(broker.members("billing")) == sorted(c.consumer_id.decode() for c in both)
@@ -47,20 +40,8 @@ def test_two_members_share_and_one_takes_over(broker: MemoryBroker, assignor: st
     assert broker.members("billing") == []
 
 
-def test_an_evicted_member_comes_back_and_goes_on(broker: MemoryBroker) -> None:
-    with _consumer(broker) as consumer:
-        broker.produce(TOPIC, [b"a"], partition=0)
-        assert consumer.consume().value == b"a"
-        consumer.commit_offsets()
-        before = consumer.consumer_id
-        broker.evict("billing")
-        until(lambda: consumer.consume(block=False) is None and consumer.consumer_id != before)
-        broker.produce(TOPIC, [b"b"], partition=0)
-        until(lambda: (m := consumer.consume()) is not None and m.value == b"b")
-
-
 def test_connections_that_break_and_a_broker_that_is_away(broker: MemoryBroker) -> None:
-    with _consumer(broker) as consumer:
+    with consumer_of(broker) as consumer:
         broker.disconnect_all()
         broker.produce(TOPIC, [b"a"], partition=1)
         assert consumer.consume().value == b"a"
@@ -91,71 +72,18 @@ def test_offsets_times_and_retention(broker: MemoryBroker) -> None:
         simple.stop()
 
 
-@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_our_producer(broker: MemoryBroker, codec: str) -> None:
-    with Producer(broker.bootstrap, codec=codec) as producer:
-        producer.produce(TOPIC, (Record(b"%d" % n, timestamp=1) for n in range(100)), partition=2, batch_records=30)
-    with _consumer(broker) as consumer:
-        assert [consumer.consume().value for _ in range(100)] == [b"%d" % n for n in range(100)]
-
-
-def _confluent(broker: MemoryBroker) -> set[bytes]:
-    import confluent_kafka
-
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}
-    )
-    consumer.subscribe([TOPIC])
-    got: set[bytes] = set()
-    try:
-        until(lambda: ((m := consumer.poll(0.2)) and not m.error() and got.add(m.value())) or len(got) == 6)
-        consumer.commit(asynchronous=False)
-    finally:
-        consumer.close()
-    return got
-
-
-def _kafka_python(broker: MemoryBroker) -> set[bytes]:
-    import kafka
-
-    consumer = kafka.KafkaConsumer(
-        TOPIC, bootstrap_servers=broker.bootstrap, group_id="billing", auto_offset_reset="earliest"
-    )
-    got: set[bytes] = set()
-    try:
-        while len(got) < 6:
-            got |= {m.value for records in consumer.poll(5000).values() for m in records}
-        consumer.commit()
-    finally:
-        consumer.close()
-    return got
-
-
-def _aiokafka(broker: MemoryBroker) -> set[bytes]:
-    import aiokafka
-
-    async def read() -> set[bytes]:
-        consumer = aiokafka.AIOKafkaConsumer(
-            TOPIC, bootstrap_servers=broker.bootstrap, group_id="billing", auto_offset_reset="earliest"
-        )
-        await consumer.start()
-        try:
-            got = {(await asyncio.wait_for(consumer.getone(), 10)).value for _ in range(6)}
-            await consumer.commit()
-        finally:
-            await consumer.stop()
-        return got
-
-    return asyncio.run(read())
-
-
 @pytest.mark.filterwarnings("ignore:open_text is deprecated")  # kafka-python's
-@pytest.mark.parametrize("client", [_confluent, _kafka_python, _aiokafka], ids=lambda f: f.__name__.strip("_"))
-def test_other_clients(broker: MemoryBroker, client: Callable[[MemoryBroker], set[bytes]]) -> None:
-    broker.produce(TOPIC, [b"%d" % n for n in range(6)])
-    assert client(broker) == {b"%d" % n for n in range(6)}
-    assert sum(broker.committed("billing").values()) == 6
-    until(lambda: broker.members("billing") == [])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("client", ["confluent", "kafka-python", "aiokafka"])
+def test_other_clients(broker: MemoryBroker, client: str) -> None:
+    broker.produce(TOPIC, numbers(6))
+    consumer, got = CLIENTS[client](broker.bootstrap, GROUP, Wish(topics=[TOPIC])), set[bytes | None]()
+    until(lambda: got.update(each.value for each in consumer.poll()) or len(got) == 6)
+    consumer.commit()
+    consumer.close()
+    assert got == set(numbers(6))
+    assert sum(broker.committed(GROUP).values()) == 6
+    until(lambda: broker.members(GROUP) == [])
 
 
 def test_confluents_producer(broker: MemoryBroker) -> None:
@@ -165,7 +93,7 @@ def test_confluents_producer(broker: MemoryBroker) -> None:
     for n in range(50):
         producer.produce(TOPIC, b"%d" % n, partition=3)
     assert producer.flush(10) == 0
-    with _consumer(broker) as consumer:
+    with consumer_of(broker) as consumer:
         assert [consumer.consume().value for _ in range(50)] == [b"%d" % n for n in range(50)]
 
 
@@ -256,6 +184,6 @@ def test_garbage_ends_one_connection_only(broker: MemoryBroker) -> None:
     with socket.create_connection((host, int(port)), 5) as sock:
         sock.sendall(b"\0\0\0\x0a" + b"\xff" * 10)
         assert sock.recv(10) == b""
-    with _consumer(broker) as consumer:
+    with consumer_of(broker) as consumer:
         broker.produce(TOPIC, [b"x"])
         assert consumer.consume().value == b"x"

@@ -12,6 +12,7 @@ import pytest
 from managedconsumer import KafkaClient, TopicPartition, cli
 from managedconsumer import errors as err
 from managedconsumer.testing import MemoryBroker
+from tests.testing.clients import CLIENTS, Wish
 from tests.testing.memorykit import GROUP, TOPIC, consumer_of, numbers, values
 from tests.waiting import until
 
@@ -210,22 +211,12 @@ def test_a_group_that_is_idle_changes_its_protocol_and_keeps_its_offsets(broker:
 
 @kip_848
 def test_a_modern_member_of_confluent(broker: MemoryBroker) -> None:
-    import confluent_kafka
-
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap,
-            "group.id": GROUP,
-            "group.protocol": "consumer",
-            "auto.offset.reset": "earliest",
-        }
+    consumer, got = (
+        CLIENTS["confluent"](broker.bootstrap, GROUP, Wish(topics=[TOPIC], modern=True)),
+        set[bytes | None](),
     )
-    consumer.subscribe([TOPIC])
-    got: set[bytes] = set()
-    try:
-        until(lambda: ((m := consumer.poll(0.1)) and not m.error() and got.add(m.value())) or len(got) == 8)
-        consumer.commit(asynchronous=False)
-    finally:
-        consumer.close()
+    until(lambda: got.update(each.value for each in consumer.poll()) or len(got) == 8)
+    consumer.commit()
+    consumer.close()
     assert broker.committed(GROUP) == broker.end_offsets()
     until(lambda: broker.members(GROUP) == [])

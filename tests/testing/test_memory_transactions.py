@@ -61,22 +61,6 @@ def test_two_at_a_time(broker: MemoryBroker) -> None:
         consumer.stop()
 
 
-def test_another_client_reads_what_is_committed(broker: MemoryBroker) -> None:
-    import confluent_kafka
-
-    with broker.transaction() as transaction:
-        transaction.produce(TOPIC, [b"a"])
-    aborted = broker.transaction()
-    aborted.produce(TOPIC, [b"never"])
-    aborted.abort()
-    broker.produce(TOPIC, [b"b"])
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
-    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, 0)])
-    found = [consumer.poll(10) for _ in range(2)]
-    consumer.close()
-    assert [message.value() for message in found] == [b"a", b"b"]
-
-
 def test_one_that_has_ended(broker: MemoryBroker) -> None:
     transaction = broker.transaction()
     transaction.commit()
