@@ -54,5 +54,6 @@ def range_column(data: str, entry: OffsetRange | None, rows: int) -> Any:
 
     if entry is None:
         return pa.nulls(rows, range_type())
-    values = [constant(value, kind.type, rows) for value, kind in zip((data, *entry), range_type(), strict=True)]
+    told: tuple[str | int, ...] = (data, *entry)
+    values = [constant(value, kind.type, rows) for value, kind in zip(told, range_type(), strict=True)]
     return pa.StructArray.from_arrays(values, fields=list(range_type()))

@@ -177,7 +177,7 @@ def _from_messages(pa: Any, wanted: Any, context: PartitionContext, messages: li
         "timestampType": lambda: types,
         "headers": lambda: [_header_row(message) for message in messages],
     }
-    constants = {"topic": context.topic, "partition": context.partition_id}
+    constants: dict[str, str | int] = {"topic": context.topic, "partition": context.partition_id}
     arrays = []
     for field in wanted:
         if field.name in constants:
