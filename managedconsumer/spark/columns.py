@@ -54,6 +54,6 @@ def range_column(data: str, entry: OffsetRange | None, rows: int) -> Any:
 
     if entry is None:
         return pa.nulls(rows, range_type())
-    told: tuple[str | int, ...] = (data, *entry)
-    values = [constant(value, kind.type, rows) for value, kind in zip(told, range_type(), strict=True)]
-    return pa.StructArray.from_arrays(values, fields=list(range_type()))
+    values: tuple[str | int, ...] = (data, *entry)
+    arrays = [constant(value, kind.type, rows) for value, kind in zip(values, range_type(), strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=list(range_type()))
