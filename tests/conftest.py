@@ -23,6 +23,7 @@ from managedconsumer.runtime.net.connection import Connection
 from managedconsumer.testing import DevBroker, DevBrokerError
 from managedconsumer.testing.kafka._node import Node
 from managedconsumer.wire.protocol import schemas
+from tests import oldkafka
 from tests.open_directory import open_directory
 
 UNKNOWN_TOPIC = 3
@@ -75,7 +76,7 @@ _rerun: list[str] = []
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--long`` and ``--kafka``: what CI runs."""
     parser.addoption("--long", action="store_true", help="with -m: also what takes long on purpose (see _LONG)")
-    parser.addoption("--kafka", choices=KAFKAS, help="only the tests on brokers of this release")
+    parser.addoption("--kafka", help="only the tests on brokers of this release; see oldkafka for others than CI's")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -153,11 +154,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.fast)
         if "busy" in marks and tries_again:
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1, only_rerun=TOO_SLOW))
-        wanted = marks.isdisjoint(unwanted) and config.option.kafka in (None, _kafka_of(item))
+        wanted = marks.isdisjoint(unwanted) and _is_for(config.option.kafka, item)
         (chosen if wanted else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
+
+
+def _is_for(release: str | None, item: pytest.Item) -> bool:
+    if release in KAFKAS:
+        return release == _kafka_of(item)
+    return release is None or oldkafka.fits(item, KAFKAS, release)
 
 
 def _kafka_of(item: pytest.Item) -> str:
@@ -191,6 +198,8 @@ def pytest_configure(config: pytest.Config) -> None:
         launch(node, *arguments)
 
     Node.launch = checked  # type: ignore[method-assign]
+    if option.kafka not in (None, *KAFKAS):
+        oldkafka.take_the_place_of(KAFKAS, option.kafka)
     if not config.option.long and not config.getoption("--hypothesis-profile", None):
         settings.load_profile("short")
 

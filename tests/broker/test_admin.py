@@ -108,6 +108,7 @@ def test_what_does_not_exist(kafka: DevBroker, mode: Handler, topic: Topic, uniq
         assert group not in {each.name for each in client.groups()}
 
 
+@pytest.mark.since("4.0")
 def test_a_kip_848_group(kafka44: DevBroker, mode: Handler, topic: Topic, unique: Unique) -> None:
     name, group = topic(kafka44, 2), unique("group")
     fill(kafka44, name, 2, 5, age=50, step=10)
@@ -160,6 +161,7 @@ def test_a_thousand_groups(kafka44: DevBroker, topic: Topic, unique: Unique, mod
         admin.close()
 
 
+@pytest.mark.since("4.2")
 def test_a_share_group_is_told_apart(kafka44: DevBroker, topic: Topic, unique: Unique) -> None:
     """Kafka's own consumer of a share group (KIP-932) leaves one that is empty."""
     group = unique("share")

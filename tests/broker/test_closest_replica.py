@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from managedconsumer import SimpleConsumer, TopicPartition
 from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import write
@@ -21,6 +23,7 @@ def read_to(consumer: SimpleConsumer, offset: int, seconds: float = 20.0) -> lis
     return found[1:]
 
 
+@pytest.mark.since("2.4")
 def test_the_replica_of_our_rack_serves_us(kafka44x3: DevBroker, topic: Callable[..., str]) -> None:
     name = topic(kafka44x3, configs={"min.insync.replicas": 1})
     write(kafka44x3, name, 1, 20)

@@ -110,6 +110,7 @@ def test_every_way_of_consuming(
         assert committed(kafka, group, name, PARTITIONS) == dict.fromkeys(range(PARTITIONS), EACH)
 
 
+@pytest.mark.since("4.0")
 def test_the_broker_changes_its_mind_and_back(dev_broker: Any, groups: Callable[..., ListenerGroup]) -> None:
     """KIP-848 is switched off and on again for the whole cluster, as before a downgrade, while members consume."""
     broker = dev_broker("4.4.0")
@@ -148,6 +149,7 @@ def test_the_broker_changes_its_mind_and_back(dev_broker: Any, groups: Callable[
     assert {member.name: view[member.name] for member in group.members} == {m.name: m.owned for m in group.members}
 
 
+@pytest.mark.since("4.0")
 def test_a_group_that_may_not_migrate(dev_broker: Any, groups: Callable[..., ListenerGroup]) -> None:
     """It stays what it is while it has members: one that comes speaks its protocol, and so does one that comes back."""
     broker = dev_broker("4.4.0", properties={"group.consumer.migration.policy": "disabled"})

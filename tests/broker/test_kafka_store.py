@@ -21,6 +21,7 @@ from tests.stores.kafkakit import killed, pipeline
 from tests.stores.processes import PARTITIONS
 from tests.stores.test_docs import programs
 
+pytestmark = pytest.mark.since("2.5")
 Topics = Callable[..., str]
 # How long (seconds) a node is away.
 AWAY = 10.0

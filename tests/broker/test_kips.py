@@ -29,6 +29,7 @@ from tests.waiting import until
 Topic, Unique = Callable[..., str], Callable[[str], str]
 
 
+@pytest.mark.since("4.1")
 def test_each_api_is_spoken_in_a_version_that_the_broker_lists(kafka: DevBroker) -> None:
     """KIP-35, 482, 511 and 896: one round asks what it speaks, and all of our APIs are there in the newest version."""
     connection = Connection("127.0.0.1", kafka.port_of(), ThreadingHandler(), ConnectionSettings("kips"))
@@ -41,6 +42,7 @@ def test_each_api_is_spoken_in_a_version_that_the_broker_lists(kafka: DevBroker)
     assert spoken == {"Metadata": 13 if newest else 12, "Fetch": 18 if newest else 17, "JoinGroup": 9}
 
 
+@pytest.mark.since("2.6")
 def test_a_reader_above_its_quota_is_slowed_down_and_loses_nothing(
     kafka44: DevBroker, topic: Topic, unique: Unique
 ) -> None:
@@ -87,6 +89,7 @@ def test_a_fetch_names_only_what_has_changed(kafka: DevBroker, topic: Topic) -> 
         assert all(fetcher.leader._session.id for fetcher in fetchers(consumer))
 
 
+@pytest.mark.since("2.2")
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_a_group_takes_as_many_members_as_the_broker_allows(
     dev_broker: Callable[..., DevBroker], unique: Unique, protocol: Any
@@ -143,6 +146,7 @@ def test_all_addresses_change(unique: Unique, tmp_path: Path) -> None:
         consumer.stop()
 
 
+@pytest.mark.since("3.7")
 @pytest.mark.busy
 def test_the_old_leader_names_the_new_one(kafka44x3: DevBroker, topic: Topic, tmp_path: Path) -> None:
     """KIP-951: no metadata are asked for, and the first message after the move is here within 50 ms."""

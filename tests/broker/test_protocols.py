@@ -26,6 +26,7 @@ COOPERATIVE = {"membership_protocol": "cooperative-sticky"}
 EAGER = {"membership_protocol": "range"}
 
 
+@pytest.mark.since("4.0")
 @pytest.mark.parametrize("assignor", ["uniform", "range"])
 def test_server_assignors(kafka44: DevBroker, groups: Make, assignor: str) -> None:
     group = groups(kafka44, "consumer")
@@ -94,6 +95,7 @@ ROADS = {
 }
 
 
+@pytest.mark.since("4.0")
 @pytest.mark.parametrize("road", ROADS)
 def test_a_living_group_changes_its_protocol(kafka44: DevBroker, groups: Make, road: str) -> None:
     """Member by member, under load: nothing is lost, nobody owns what another one has, and nothing comes twice."""
@@ -124,6 +126,7 @@ def test_lists_of_assignors_agree_on_what_all_offer(kafka44: DevBroker, groups: 
     assert {member.consumer._generation.protocol for member in group.members} == {"roundrobin"}
 
 
+@pytest.mark.since("4.0")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["kill", "zombie"])
 def test_a_kip848_member_that_falls_silent(
     kafka44: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], number: signal.Signals

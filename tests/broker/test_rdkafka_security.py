@@ -20,6 +20,7 @@ from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import write
 from tests.broker.test_security import ALICE, LISTENERS, properties, token
 
+pytestmark = pytest.mark.since("3.5")
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "tls": ("TLS", {}),
     "another name": ("OTHERNAME", {"ssl_check_hostname": False}),

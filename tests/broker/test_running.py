@@ -168,7 +168,9 @@ def test_sigterm_under_load_and_nothing_is_done_twice(group: Group) -> None:
     assert group.committed() == group.everything()
 
 
-@pytest.mark.parametrize("way", [CLASSIC, MODERN, {**MODERN, "use_rdkafka": True}], ids=["classic", "848", "rdkafka"])
+@pytest.mark.parametrize(
+    "way", [CLASSIC, MODERN, {**MODERN, "use_rdkafka": True}], ids=["classic", "848", "rdkafka-848"]
+)
 def test_a_rebalance_in_the_middle_and_nothing_is_done_twice(group: Group, way: dict[str, Any]) -> None:
     first = group.run(0.05, way)
     until(lambda: len(first.done) > 50, LONG)

@@ -26,6 +26,7 @@ from managedconsumer.tokens import ClientCredentials
 from managedconsumer.wire.protocol import schemas
 from tests.endpoints import Endpoint
 
+pytestmark = pytest.mark.since("3.5")
 ALICE = "alices-secret"
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
 LISTENERS = {

@@ -16,6 +16,7 @@ from managedconsumer.testing import DevBroker
 from tests.broker.groupkit import Fleet, Load, ProcessMember, running, until, write
 from tests.broker.listenerkit import MARGIN_S, SESSION_S, ListenerGroup, ListenerMember, listener_view
 
+pytestmark = pytest.mark.since("2.3")
 PARTITIONS = 4
 PROTOCOLS = ["eager", "cooperative", "consumer"]
 

@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from managedconsumer import ManagedBalancedConsumer, SimpleConsumer
 from managedconsumer.testing.kafka.producer import Producer, Record
 from tests.broker.listenerkit import configure
@@ -16,12 +18,13 @@ SUBSCRIPTION = 16
 MESSAGES = 500
 
 
+@pytest.mark.since("3.7")
 def test_what_the_broker_gets(dev_broker: Any, topic: Any, unique: Any, tmp_path: Path) -> None:
     got, home = tmp_path / "got", tmp_path / "jar"
     got.mkdir()
     home.mkdir()
-    agent = f"-javaagent:{plugin('4.3.0', home)}={got}"
-    broker = dev_broker("4.3.0", properties={"metric.reporters": "TelemetryFiles"}, jvm_options=(agent,))
+    agent = f"-javaagent:{plugin('4.4.0', home)}={got}"
+    broker = dev_broker("4.4.0", properties={"metric.reporters": "TelemetryFiles"}, jvm_options=(agent,))
     configure(broker, SUBSCRIPTION, "everything", {"interval.ms": "500", "metrics": "*"})
     name = topic(broker, partitions=2)
     with Producer(broker.bootstrap) as producer:

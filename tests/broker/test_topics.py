@@ -87,6 +87,7 @@ def broker_looks(kafka44: DevBroker, groups: Callable[..., ListenerGroup]) -> Li
     return groups(kafka44, "consumer", partitions=1)
 
 
+@pytest.mark.since("4.0")
 def test_the_broker_looks_for_topics_too(
     broker_looks: ListenerGroup, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_the_broker_looks_for_topics_too(
         group.leave(member)
 
 
+@pytest.mark.since("4.0")
 def test_kafkas_own_topics_are_not_assigned(broker_looks: ListenerGroup, caplog: pytest.LogCaptureFixture) -> None:
     """They match, and the broker would assign them."""
     member = broker_looks.join(topic=re.compile("__|" + re.escape(broker_looks.topic)))
@@ -116,6 +118,7 @@ def test_kafkas_own_topics_are_not_assigned(broker_looks: ListenerGroup, caplog:
     assert not [record.getMessage() for record in caplog.records if "did not subscribe" in record.getMessage()]
 
 
+@pytest.mark.since("4.0")
 def test_a_pattern_that_the_broker_cannot_read(
     broker_looks: ListenerGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,6 +151,7 @@ def test_a_topic_deleted_and_created_again(group: ListenerGroup, caplog: pytest.
     assert member.ended is None
 
 
+@pytest.mark.since("2.8")
 def test_a_topic_created_again_behind_our_back(kafka44: DevBroker, topic: Callable[..., str], caplog: Any) -> None:
     """Between two looks at the metadata, and with more messages than before: only its id tells."""
     name = topic(kafka44, 1)
@@ -167,6 +171,7 @@ def test_a_topic_created_again_behind_our_back(kafka44: DevBroker, topic: Callab
         consumer.stop()
 
 
+@pytest.mark.since("2.8")
 def test_a_topic_created_again_without_a_policy(kafka44: DevBroker, topic: Callable[..., str]) -> None:
     name = topic(kafka44, 1)
     write(kafka44, name, 1, 5)

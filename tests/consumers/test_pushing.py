@@ -87,6 +87,19 @@ def test_a_broker_that_wants_no_metrics_costs_nothing() -> None:
         assert not any("telemetry" in thread.name for thread in threading.enumerate())
 
 
+def test_the_latency_of_a_broker_is_that_of_its_fetches() -> None:
+    """As Java's consumer measures it; all other requests would blur it."""
+    with MemoryBroker({"t": 1}) as broker:
+        broker.produce("t", [b"secret"] * 5)
+        consumer = ManagedBalancedConsumer("t", broker.bootstrap, "g", consumer_timeout_ms=20_000)
+        assert [consumer.consume().offset for _ in range(5)] == [*range(5)]
+        consumer.stop()
+        read = {(each.name, *each.labels.values()): each.value for each in consumer._session.pusher._readings.samples()}
+    for kind in ("avg", "max"):
+        of_fetches = read[f"org.apache.kafka.consumer.fetch.manager.fetch.latency.{kind}",]
+        assert read[f"org.apache.kafka.consumer.node.request.latency.{kind}", "1"] == of_fetches
+
+
 def test_a_broker_that_falls_silent_delays_a_stop_for_half_a_second(broker: Wanting) -> None:
     consumer = SimpleConsumer("t", broker.bootstrap)
     until(lambda: broker.pushes)

@@ -39,9 +39,13 @@ class RequestTimes:
         self.nodes: dict[int, Tally] = {}
 
     def answered(self, node_id: int | None, api: Any, *took: Any) -> None:
-        """Note a response of a broker; None: its id is not known yet. ``took``: what :meth:`Tally.add` gets."""
-        if api is schemas.FETCH:
-            self.fetches.add(*took)
+        """Note a response of a broker; None: its id is not known yet. ``took``: what :meth:`Tally.add` gets.
+
+        Only fetches count, as in Java's consumer: a mean of these and of commits would tell of neither.
+        """
+        if api is not schemas.FETCH:
+            return
+        self.fetches.add(*took)
         if node_id is not None:
             tally = self.nodes.get(node_id)
             if tally is None:

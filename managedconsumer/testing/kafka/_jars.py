@@ -264,7 +264,7 @@ def _is_missing(version: KafkaVersion) -> bool:
     import urllib.request  # slow to import, and hardly ever needed
     from urllib.error import HTTPError
 
-    name = f"kafka_{_SCALA}"
+    name = version.artifacts[0][1]
     url = f"{_repository()}org/apache/kafka/{name}/{version.text}/{name}-{version.text}.pom"
     try:
         if not url.startswith(("http://", "https://")):
@@ -281,7 +281,8 @@ def _is_missing(version: KafkaVersion) -> bool:
 def _is_unknown(version: KafkaVersion, output: str) -> bool:
     """Whether the repository was reached and said that it has no such release."""
     unreachable = r"Server access error|Host \S+ not found|Could not transfer|slf4j-simple\S* (was )?not found"
-    missing = rf"kafka_{re.escape(_SCALA)}\S*{re.escape(version.text)}\S*\s+(was )?not found|Could not find artifact"
+    broker = re.escape(version.artifacts[0][1])
+    missing = rf"{broker}\S*{re.escape(version.text)}\S*\s+(was )?not found|Could not find artifact"
     return re.search(missing, output) is not None and re.search(unreachable, output) is None
 
 
