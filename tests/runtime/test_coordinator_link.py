@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,6 +49,19 @@ def test_a_coordinator_that_refuses_connections_is_looked_up_anew_at_once(
     assert _ask(link, "commit")["error_code"] == 25
     assert link.broker is not None
     assert link.broker.node_id == broker.coordinator(GROUP) != old
+
+
+def test_a_coordinator_that_has_moved_is_found_at_its_new_address(link: CoordinatorLink, broker: MemoryBroker) -> None:
+    """The metadata names the old one until it is asked for again, which nothing hurries if no partition is led there."""
+    assert _ask(link, "heartbeat")["error_code"] == 25
+    coordinator, cluster = link.broker, link._cluster
+    assert coordinator is not None
+    with socket.socket() as nobody:  # bound, but it does not listen
+        nobody.bind(("127.0.0.1", 0))
+        moved = cluster.snapshot.brokers[coordinator.node_id]._replace(port=nobody.getsockname()[1])
+        cluster.snapshot = cluster.snapshot._replace(brokers={**cluster.snapshot.brokers, moved.node_id: moved})
+        link.lost("it has moved")
+        assert _ask(link, "commit")["error_code"] == 25
 
 
 def test_when_nothing_listens_anywhere_the_error_says_that_connections_are_refused(

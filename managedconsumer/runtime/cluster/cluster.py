@@ -455,7 +455,9 @@ class Cluster:
             raise err.error_for_code(found["error_code"], found.get("error_message"))
         broker = BrokerInfo(found["node_id"], found["host"], found["port"])
         with self._lock:
-            if broker.node_id not in self.snapshot.brokers:
+            known = self.snapshot.brokers.get(broker.node_id)
+            if known is None or known.address != broker.address:  # the metadata may be older than this answer
+                broker = broker if known is None else known._replace(host=broker.host, port=broker.port)
                 brokers = {**self.snapshot.brokers, broker.node_id: broker}
                 self.snapshot = self.snapshot._replace(brokers=MappingProxyType(brokers))
         return broker
