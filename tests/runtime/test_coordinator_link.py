@@ -52,7 +52,7 @@ def test_a_coordinator_that_refuses_connections_is_looked_up_anew_at_once(
 
 
 def test_a_coordinator_that_has_moved_is_found_at_its_new_address(link: CoordinatorLink, broker: MemoryBroker) -> None:
-    """The metadata names the old one until it is asked for again, which nothing hurries if no partition is led there."""
+    """The metadata names the old one until it is refreshed, which nothing hurries if no partition is led there."""
     assert _ask(link, "heartbeat")["error_code"] == 25
     coordinator, cluster = link.broker, link._cluster
     assert coordinator is not None
