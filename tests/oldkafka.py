@@ -15,7 +15,7 @@ import pytest
 
 from managedconsumer.testing.kafka import _kafka_tools, _processes, devbroker
 from managedconsumer.testing.kafka._cluster import NodeCluster
-from managedconsumer.testing.kafka._jars import KafkaVersion
+from managedconsumer.testing.kafka._jars import KafkaVersion, parse_version
 from managedconsumer.testing.kafka._kafka_config import HOST, NodeConfig, free_port, server_properties, write_properties
 
 #: Without ZooKeeper from here on.
@@ -85,17 +85,17 @@ class _ZooKeeperCluster(NodeCluster):
 
 def take_the_place_of(usual: Sequence[str], version: str) -> None:
     """From now on a broker of one of the ``usual`` releases is one of ``version``."""
-    parse, tool_class = devbroker.parse_version, _kafka_tools.tool_class
-    old = numbers(version) < KRAFT
+    old, tool_class = numbers(version) < KRAFT, _kafka_tools.tool_class
 
     def parsed(text: str) -> KafkaVersion:
         chosen = version if text in usual else text
-        return _OldVersion(version, numbers(version)) if old and chosen == version else parse(chosen)
+        return _OldVersion(version, numbers(version)) if old and chosen == version else parse_version(chosen)
 
-    devbroker.parse_version = parsed
+    patch = pytest.MonkeyPatch()
+    patch.setattr(devbroker, "parse_version", parsed)
     if old:
-        devbroker.NodeCluster = _ZooKeeperCluster  # type: ignore[misc]
-        _kafka_tools.tool_class = lambda name, release: _TOOLS.get(name) or tool_class(name, release)
+        patch.setattr(devbroker, "NodeCluster", _ZooKeeperCluster)
+        patch.setattr(_kafka_tools, "tool_class", lambda name, release: _TOOLS.get(name) or tool_class(name, release))
 
 
 def fits(item: pytest.Item, usual: Sequence[str], version: str) -> bool:
