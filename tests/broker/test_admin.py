@@ -38,6 +38,7 @@ def consumer_of(broker: DevBroker, topic: str, group: str, mode: Handler, **opti
     return ManagedBalancedConsumer(topic, broker.bootstrap, group, **given)
 
 
+@pytest.mark.since("2.6")
 def test_a_group_and_how_far_it_is(kafka: DevBroker, mode: Handler, topic: Topic, unique: Unique) -> None:
     name, group = topic(kafka, 2), unique("group")
     fill(kafka, name, 2, 10, age=100, step=10)
