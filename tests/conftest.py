@@ -58,6 +58,10 @@ MOST_PROCESSES = 8
 TIMEOUT = 300
 #: A test that is marked ``busy`` may fail like this, and is tried again: the machine was too slow, nothing was wrong.
 TOO_SLOW = [r"AssertionError: .*not within [0-9.]+ s"]
+#: The file in which ``tests.halves`` collects the failures of all lanes (a pytest that a test runs has none), and how
+#: many lines of each it has.
+FAILURES = os.environ.pop("MANAGEDCONSUMER_FAILURES", "")
+LAST_LINES = 40
 #: More second tries than this in one run are no accident: the run fails.
 MOST_RERUNS = 5
 
@@ -251,7 +255,12 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Says what was tried again, and how often."""
+    """Says what was tried again, and how often; notes the failures for the end of a run in lanes."""
+    if FAILURES:
+        with open(FAILURES, "a", encoding="utf-8") as notes:
+            for report in [*terminalreporter.stats.get("failed", []), *terminalreporter.stats.get("error", [])]:
+                lines = [*report.longreprtext.splitlines(), *report.capstdout.splitlines()[-10:]][-LAST_LINES:]
+                notes.write("\n".join([f"{report.nodeid} ({report.when}) failed:", *lines, "\n"]))
     if _rerun:
         terminalreporter.section("tried again")
         for name, count in sorted(Counter(_rerun).items()):

@@ -1,7 +1,8 @@
 """The ordinary run of all tests, in three lanes side by side: most of a test on a real broker is waiting.
 
 ``python -m tests.halves`` runs everything but the soak tests; with arguments it is ``pytest`` with them, in one.
-The first lane's reports are shown as they come, the others' after them. The third lane begins with what only computes:
+The first lane's reports are shown as they come, the others' after them. The end names all failures once more,
+as some machines keep only the end of a long output. The third lane begins with what only computes:
 it has the lowest priority, and takes the time that the others leave. mypy runs there, too. The other Pythons come at
 the end of the first and of the third lane, which are done before the second.
 While the tests are collected Java's archives of Kafka's classes are made: brokers then start in little more than half
@@ -59,7 +60,8 @@ def run(commands: list[list[str]], output: IO[bytes] | None = None, **more: str)
         codes.append(
             subprocess.call(command, env={**os.environ, **more}, stdout=output, stderr=output and subprocess.STDOUT)
         )
-        print(f"{time.monotonic() - began:.0f} s: {' '.join(command[1:])[:80]}", flush=True)
+        ended = f", exit code {codes[-1]}" if codes[-1] else ""
+        print(f"{time.monotonic() - began:.0f} s{ended}: {' '.join(command[1:])[:80]}", flush=True)
     return max(map(abs, codes))
 
 
@@ -100,6 +102,8 @@ def main(arguments: list[str]) -> int:
         return subprocess.call([*PYTEST, *arguments])
     with ExitStack() as stack:
         beside = []
+        failures = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "failures"
+        os.environ["MANAGEDCONSUMER_FAILURES"] = str(failures)
         for lane in LANES:
             report = stack.enter_context(tempfile.TemporaryFile())
             command = [sys.executable, "-m", "tests.halves", lane]
@@ -114,6 +118,8 @@ def main(arguments: list[str]) -> int:
             report.seek(0)
             sys.stdout.buffer.write(report.read())
             sys.stdout.flush()
+        if failures.exists():
+            print(failures.read_text(encoding="utf-8"), flush=True)
     return worst
 
 

@@ -10,14 +10,19 @@ import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from managedconsumer.testing.kafka import _kafka_tools, _processes, devbroker
+from managedconsumer.testing import DevBrokerError
+from managedconsumer.testing.kafka import _admin, _kafka_tools, _processes, devbroker
+from managedconsumer.testing.kafka._admin import create_topic
 from managedconsumer.testing.kafka._cluster import NodeCluster
 from managedconsumer.testing.kafka._jars import KafkaVersion, parse_version
 from managedconsumer.testing.kafka._kafka_config import HOST, NodeConfig, free_port, server_properties, write_properties
+from tests.waiting import until
 
+_EXISTS = 36
 #: Without ZooKeeper from here on.
 KRAFT = (3, 5, 0)
 #: The first release with the groups of KIP-848.
@@ -75,12 +80,32 @@ class _ZooKeeperCluster(NodeCluster):
             kept = {name: value for name, value in made.items() if name not in _NOT_ITS_OWN}
             write_properties(config.properties_file, kept | own | dict(self.settings.properties))
 
+    def any_port(self) -> int:
+        """The controller's: it alone changes topics."""
+        view = _admin.view(super().any_port())
+        return super().any_port() if view is None else self.nodes[view.controller].port
+
     def end(self, grace: float) -> None:
         super().end(grace)
         if self._zookeeper is not None:
             self._zookeeper.kill()
             self._zookeeper.wait()
             self._ends_zookeeper.release()
+
+
+def _create_topic(*given: Any) -> None:
+    """A topic of this name may not be gone yet when its deletion is answered."""
+
+    def made() -> bool:
+        try:
+            create_topic(*given)
+        except DevBrokerError as error:
+            if error.error_code != _EXISTS:
+                raise
+            return False
+        return True
+
+    until(made)
 
 
 def take_the_place_of(usual: Sequence[str], version: str) -> None:
@@ -95,6 +120,7 @@ def take_the_place_of(usual: Sequence[str], version: str) -> None:
     patch.setattr(devbroker, "parse_version", parsed)
     if old:
         patch.setattr(devbroker, "NodeCluster", _ZooKeeperCluster)
+        patch.setattr(_admin, "create_topic", _create_topic)
         patch.setattr(_kafka_tools, "tool_class", lambda name, release: _TOOLS.get(name) or tool_class(name, release))
 
 

@@ -38,6 +38,7 @@ def consumer_of(broker: DevBroker, topic: str, group: str, mode: Handler, **opti
     return ManagedBalancedConsumer(topic, broker.bootstrap, group, **given)
 
 
+@pytest.mark.since("2.6")
 @pairs
 def test_a_group_and_how_far_it_is(kafka: DevBroker, mode: Handler, topic: Topic, unique: Unique) -> None:
     name, group, began = topic(kafka, 2), unique("group"), time.monotonic()

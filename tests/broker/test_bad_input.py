@@ -209,6 +209,7 @@ class TestTheGroup:
         (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
         assert line.exc_info is None
 
+    @pytest.mark.since("4.0")
     def test_an_instance_id_that_is_taken(self, kafka44: DevBroker, orders: str, unique: Callable[[str], str]) -> None:
         options = {"consumer_group": unique("group"), "group_instance_id": "till-1", "group_protocol": "consumer"}
         with managed(orders, kafka44.bootstrap, **options):

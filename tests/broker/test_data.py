@@ -83,6 +83,7 @@ def test_an_open_transaction_is_waited_for(kafka: DevBroker, fleet: Make, unique
     assert consumer.lag() == {0: 0}
 
 
+@pytest.mark.since("2.3")
 @pairs
 def test_a_compacted_topic(kafka: DevBroker, fleet: Make) -> None:
     """Offsets with holes; tombstones; the final lag is 0."""

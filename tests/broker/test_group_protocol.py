@@ -80,7 +80,10 @@ WAYS: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+STATIC = pytest.param("static member", marks=pytest.mark.since("2.3"))
+
+
+@pytest.mark.parametrize("way", [STATIC, *list(WAYS)[1:]])
 def test_every_way_of_consuming(
     kafka: DevBroker, topic: Callable[..., str], unique: Callable[[str], str], tmp_path: Path, way: str
 ) -> None:

@@ -152,6 +152,7 @@ def test_partitions_added(kafka: DevBroker, fleet: Make) -> None:
     group.check()
 
 
+@pytest.mark.since("2.4")
 @pairs
 def test_kafkas_own_tool_reads_the_living_group(kafka: DevBroker, fleet: Make) -> None:
     """kafka-consumer-groups crashes on a living pykafka group."""

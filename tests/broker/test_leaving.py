@@ -20,7 +20,10 @@ def group(request: pytest.FixtureRequest, kafka44: DevBroker, groups: Callable[.
     return groups(kafka44, request.param)
 
 
-@pytest.mark.parametrize("instance", [None, "till-1"], ids=["dynamic", "static"])
+STATIC = pytest.param("till-1", id="static", marks=pytest.mark.since("2.4"))
+
+
+@pytest.mark.parametrize("instance", [pytest.param(None, id="dynamic"), STATIC])
 def test_who_keeps_its_place(group: ListenerGroup, instance: str | None) -> None:
     """Where it leaves, the others take its partitions over at once. A static one comes back to the place it kept."""
     other = group.join()

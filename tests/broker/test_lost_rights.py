@@ -13,7 +13,7 @@ from managedconsumer.testing import DevBroker
 from tests.broker.consumerkit import fill
 from tests.waiting import until
 
-pytestmark = pytest.mark.broker
+pytestmark = [pytest.mark.broker, pytest.mark.since("3.5")]
 
 OPTIONS: dict[str, Any] = {"auto_offset_reset": "earliest", "consumer_timeout_ms": 60_000}
 

@@ -139,6 +139,7 @@ def reader(kafka44: DevBroker) -> Iterator[Callable[..., list[int]]]:
     cluster.close()
 
 
+@pytest.mark.since("2.3")
 def test_a_range_whose_end_was_compacted_away(
     kafka44: DevBroker, topic: MakeTopic, reader: Callable[..., list[int]]
 ) -> None:

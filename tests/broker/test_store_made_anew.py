@@ -49,6 +49,7 @@ def results(store: SQLStore) -> list[str]:
     return found
 
 
+@pytest.mark.since("2.8")
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_nothing_of_the_new_topic_is_passed_over(
     kafka44: DevBroker,

@@ -130,6 +130,7 @@ def test_a_pattern_that_the_broker_cannot_read(
     assert len([record for record in caplog.records if "INVALID_REGULAR_EXPRESSION" in record.getMessage()]) == 1
 
 
+@pytest.mark.since("2.2")
 def test_a_topic_deleted_and_created_again(group: ListenerGroup, caplog: pytest.LogCaptureFixture) -> None:
     """It starts by policy, not at a stale offset, and nobody creates the topic by looking for it."""
     member = group.member(auto_commit_enable=True, auto_commit_interval_ms=200)

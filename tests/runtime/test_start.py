@@ -53,6 +53,19 @@ def _simple(cluster: Any, **options: Any) -> SimpleConsumer:
 
 
 both = pytest.mark.parametrize("make", [_managed, _simple])
+first_moments = pytest.mark.parametrize("moment", ["reopen", "_build", "join"])
+
+
+def _call_before(moment: str, consumer: Any, call: Callable[[], Any], patch: pytest.MonkeyPatch) -> None:
+    """Make each start of ``consumer`` run ``call`` before this step of opening its engine."""
+    part = consumer._session.engine if moment == "_build" else consumer._session.engine.cluster
+    real = getattr(part, moment)
+
+    def call_then_go_on() -> None:
+        call()
+        real()
+
+    patch.setattr(part, moment, call_then_go_on)
 
 
 @pytest.mark.parametrize("greenlets", [False, True], ids=["threads", "gevent"])
@@ -200,24 +213,21 @@ def test_a_start_that_waits_is_ended_by_stop(make: Callable[..., Any], broker: O
         assert isinstance(starting.error, err.ConsumerStoppedException)
 
 
-@pytest.mark.parametrize("moment", ["reopen", "_build", "join"])
+@first_moments
 @both
 def test_a_stop_in_the_first_moments_of_a_start(
     make: Callable[..., Any], moment: str, broker: OldBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the call and the engine's first thread; the consumer starts and stops again after that."""
     consumer = make(broker.bootstrap)
-    engine, stops = consumer._session.engine, []
-    part = engine if moment == "_build" else engine.cluster
-    real = getattr(part, moment)
+    stops: list[Beside] = []
 
-    def stop_then_go_on() -> None:
+    def stop_once() -> None:
         if not stops:
             stops.append(Beside(consumer.stop))
-            until(lambda: engine.life.stop_wanted)
-        real()
+            until(lambda: consumer._session.engine.life.stop_wanted)
 
-    monkeypatch.setattr(part, moment, stop_then_go_on)
+    _call_before(moment, consumer, stop_once, monkeypatch)
     starting = Beside(consumer.start)
     assert starting.over(), "start() does not return"
     assert isinstance(starting.error, err.ConsumerStoppedException), repr(starting.error)
@@ -228,7 +238,7 @@ def test_a_stop_in_the_first_moments_of_a_start(
 
 
 @pytest.mark.parametrize("how", ["stop", "end_soon"])
-@pytest.mark.parametrize("moment", ["reopen", "_build", "join"])
+@first_moments
 @both
 def test_a_signal_in_the_first_moments_of_a_start(
     make: Callable[..., Any], moment: str, how: str, broker: OldBroker, monkeypatch: pytest.MonkeyPatch
@@ -236,14 +246,7 @@ def test_a_signal_in_the_first_moments_of_a_start(
     """Its handler runs in the thread that starts, at any line."""
     consumer = make(broker.bootstrap)
     broker.produce(TOPIC, [b"a"])
-    part = consumer._session.engine if moment == "_build" else consumer._session.engine.cluster
-    real = getattr(part, moment)
-
-    def handle_then_go_on() -> None:
-        kill(getpid(), SIGUSR1)
-        real()
-
-    monkeypatch.setattr(part, moment, handle_then_go_on)
+    _call_before(moment, consumer, lambda: kill(getpid(), SIGUSR1), monkeypatch)
     before = signal(SIGUSR1, lambda *_: getattr(consumer, how)())
     try:
         if how == "stop":

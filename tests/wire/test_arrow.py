@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from types import ModuleType
 from typing import Any
@@ -274,3 +275,16 @@ def test_more_rows_than_any_column_is_kept_for(twin: ModuleType) -> None:
     table.validate(full=True)
     assert table.num_rows == 18_000
     assert [set(column.to_pylist()) for column in table.columns[:3]] == [{TOPIC}, {PARTITION}, {0}]
+
+
+def test_columns_that_say_the_same_in_each_row_load_nothing_more() -> None:
+    """``pyarrow.compute`` takes 50 ms: the first batch would keep gevent's hub waiting for it."""
+    program = (
+        "import sys, pyarrow as pa\n"
+        "from managedconsumer.wire.records.arrow import constant\n"
+        "for value, kind in (('orders', pa.string()), (3, pa.int32()), (None, pa.int64())):\n"
+        "    for rows in (10, 70_000):\n"
+        "        assert set(constant(value, kind, rows).to_pylist()) == {value}\n"
+        "assert 'pyarrow.compute' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -84,11 +84,7 @@ def constant(value: str | int | None, kind: Any, rows: int) -> Any:
 
 def _repeat(value: str | None, kind: Any, rows: int) -> Any:
     pa = _pyarrow()
-    if not value:
-        return pa.nulls(rows, kind) if value is None else pa.repeat(value, rows)
-    text = value.encode()
-    texts = pa.Array.from_buffers(pa.binary(len(text)), rows, [None, pa.py_buffer(text * rows)], 0)
-    return texts.cast(pa.binary()).view(kind)
+    return pa.nulls(rows, kind) if value is None else pa.repeat(pa.scalar(value, kind), rows)
 
 
 _kept = lru_cache(maxsize=8)(_repeat)
