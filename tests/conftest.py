@@ -188,10 +188,6 @@ def pytest_collection_finish() -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """A broker that is started by a test without the mark ``broker`` fails that test."""
     option = config.option
-    without_jvm = _FAST_HALF.search(option.markexpr) and re.search(r"\bfast\b|\bnot spark\b", option.markexpr)
-    if without_jvm and not option.long and getattr(option, "timeout_method", "") is None:
-        # A thread for each test takes longer than most of these tests. See also _watch().
-        option.timeout_method = "signal"
     launch = Node.launch
 
     def checked(node: Node, *arguments: Any) -> None:
@@ -211,10 +207,12 @@ def _may_start_brokers(item: pytest.Item) -> bool:
 
 
 def _watch(item: pytest.Item) -> None:
-    """Ends the process if C code keeps the signal of a time-out away, as pytest-timeout does by a thread."""
-    if getattr(item.config.option, "timeout_method", None) == "signal":
-        own = item.get_closest_marker("timeout")
-        faulthandler.dump_traceback_later(2 * (own.args[0] if own else TIMEOUT), exit=True, file=sys.__stderr__)
+    """Ends the process if C code keeps the signal of a time-out away, as pytest-timeout does by a thread.
+
+    The signal fails one test; a thread, which ends the process, would take all results of the lane with it.
+    """
+    own = item.get_closest_marker("timeout")
+    faulthandler.dump_traceback_later(2 * (own.args[0] if own else TIMEOUT), exit=True, file=sys.__stderr__)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -230,15 +230,18 @@ def test_a_group_is_watched(kafka44: DevBroker, topic: Topic, unique: Unique) ->
 
     words = ["-m", "managedconsumer", "group", group, "--watch", "--every", "0.1", "-b", kafka44.bootstrap]
     with member() as first:
-        first.consume()
+        until(lambda: first.consume() is None and len(first.held_offsets) == 2)  # else nobody has anything to give up
         with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as watch:
             assert watch.stdout is not None
-            assert watch.stdout.readline().startswith(f"group {group}: ")  # in whatever state it is
+            patience = threading.Timer(60, watch.kill)
+            patience.start()
+            assert watch.stdout.readline().startswith(f"group {group}: ")
             with member() as second:
                 lines = _lines_until(watch.stdout, "joined from 127.0.0.1")
                 until(lambda: [first.consume(), second.consume()] and len(second.held_offsets) == 1)
                 lines += _lines_until(watch.stdout, "gave up")
             lines += _lines_until(watch.stdout, " left")
+            patience.cancel()
             watch.terminate()
     assert all(re.match(r"\d\d:\d\d:\d\d ", line) for line in lines if line[:2].isdigit())
 
