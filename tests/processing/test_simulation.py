@@ -13,6 +13,12 @@ def test_schedules(block: int) -> None:
         run(seed)
 
 
+@pytest.mark.parametrize("seed", [311, 2425])
+def test_a_schedule_that_a_planted_mistake_breaks(seed: int) -> None:
+    """See tests/mutants: few schedules come to the place of these mistakes."""
+    run(seed)
+
+
 @pytest.mark.simulation
 def test_many_schedules() -> None:
     for seed in range(1000, 4000):
