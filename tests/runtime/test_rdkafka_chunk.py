@@ -160,6 +160,7 @@ def test_offsets_with_gaps_and_epochs_that_change() -> None:
 
 def test_a_bound_in_bytes() -> None:
     chunk = RdkafkaChunk(CONTEXT, [Theirs(Record(b"x" * 1000), n) for n in range(10)], 0)
+    assert chunk.take(0, max_bytes=3000) == []
     assert len(chunk.take(10, max_bytes=1)) == 1
     assert len(chunk.take(10, max_bytes=3000)) == 3
     assert len(chunk.take(10)) == 6

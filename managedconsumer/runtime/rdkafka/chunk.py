@@ -6,6 +6,7 @@ still in the processor's cache. They are decoded and their checksums are right, 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from managedconsumer.wire.records import Message, PartitionContext, messages_of
@@ -61,7 +62,7 @@ def _epochs(ready: list[Message]) -> list[tuple[int, int]]:
 def _within(ready: list[Message], n: int, limit: int) -> int:
     """Return how many of the next ``n`` messages there are up to the one that reaches ``limit`` bytes."""
     size = 0
-    for count, message in enumerate(reversed(ready[-n:]), 1):
+    for count, message in enumerate(islice(reversed(ready), max(n, 0)), 1):
         size += len(message.value or b"") + _RECORD_BYTES
         if size >= limit:
             return count
