@@ -143,7 +143,7 @@ MUTANTS = read(r"""
 # messages are handed out between a loss and its fence
 -        if self.unfenced:
 -            return float("-inf")
-@ runtime/engine/delivery.py seeds=600
+@ runtime/engine/delivery.py seeds=1300
 # a process that stood still hands out before it looks at its session
 -                if left < 0:
 +                if False:
