@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +21,11 @@ from managedconsumer.testing.kafka._admin import create_topic
 from managedconsumer.testing.kafka._cluster import NodeCluster
 from managedconsumer.testing.kafka._jars import KafkaVersion, parse_version
 from managedconsumer.testing.kafka._kafka_config import HOST, NodeConfig, free_port, server_properties, write_properties
+from managedconsumer.testing.kafka._node import Node
 from tests.waiting import until
 
 _EXISTS = 36
+_SESSION_MS = 2000
 #: Without ZooKeeper from here on.
 KRAFT = (3, 5, 0)
 #: The first release with the groups of KIP-848.
@@ -61,6 +64,16 @@ class _OldVersion(KafkaVersion):
 
 class _ZooKeeperCluster(NodeCluster):
     _zookeeper: subprocess.Popen[bytes] | None = None
+    _ended = 0.0
+
+    def reap(self, node: Node, grace: float) -> None:
+        super().reap(node, grace)
+        self._ended = time.monotonic()
+
+    def launch(self, node: Node) -> None:
+        """Before 2.2 a broker ends at once if ZooKeeper still has the session of the one that was killed."""
+        time.sleep(max(0.0, self._ended + 1.5 * _SESSION_MS / 1000 - time.monotonic()))
+        super().launch(node)
 
     def _format(self, configs: list[NodeConfig]) -> None:
         port, home = free_port(set()), self.home / "zookeeper"
@@ -76,7 +89,7 @@ class _ZooKeeperCluster(NodeCluster):
         for config in configs:
             made = server_properties(config, configs, self.settings.protocols, self.settings.advertised, {})
             own = {"broker.id": str(config.node_id), "zookeeper.connect": f"{HOST}:{port}"}
-            own |= {"zookeeper.session.timeout.ms": "2000", "zookeeper.connection.timeout.ms": "30000"}
+            own |= {"zookeeper.session.timeout.ms": str(_SESSION_MS), "zookeeper.connection.timeout.ms": "30000"}
             kept = {name: value for name, value in made.items() if name not in _NOT_ITS_OWN}
             write_properties(config.properties_file, kept | own | dict(self.settings.properties))
 
