@@ -153,7 +153,7 @@ def test_a_topic_deleted_and_created_again(group: ListenerGroup, caplog: pytest.
     assert member.ended is None
 
 
-@pytest.mark.since("2.8")
+@pytest.mark.since("3.1")
 def test_a_topic_created_again_behind_our_back(kafka44: DevBroker, topic: Callable[..., str], caplog: Any) -> None:
     """Between two looks at the metadata, and with more messages than before: only its id tells."""
     name = topic(kafka44, 1)
@@ -173,7 +173,7 @@ def test_a_topic_created_again_behind_our_back(kafka44: DevBroker, topic: Callab
         consumer.stop()
 
 
-@pytest.mark.since("2.8")
+@pytest.mark.since("3.1")
 def test_a_topic_created_again_without_a_policy(kafka44: DevBroker, topic: Callable[..., str]) -> None:
     name = topic(kafka44, 1)
     write(kafka44, name, 1, 5)
