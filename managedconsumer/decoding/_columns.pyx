@@ -11,7 +11,9 @@ Format 1.x.
 from cpython.conversion cimport PyOS_string_to_double
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport (
+    INT32_MAX, INT32_MIN, INT64_MAX, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+)
 from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from *:

@@ -2,7 +2,7 @@
 
 cdef enum:
     DEEPEST = 64                # nesting of a value that no column takes
-    MOST_DIGITS = 19            # of a number; so many always fit into 64 bits
+    LONGEST = 48                # a number that is not exact
 
 cdef uint64_t ONES = 0x0101010101010101, HIGH_BITS = 0x8080808080808080
 # Powers of ten that a double has without an error.
@@ -140,6 +140,16 @@ cdef int read_escape(Wire *wire, uint8_t *out) except -1:
     return size
 
 
+cdef int64_t read_plain(Wire *wire, const uint8_t **start) except -1:
+    """Read a string without escapes; return its size."""
+    cdef int64_t size
+    expect(wire, b'"', 1)
+    start[0] = wire.place
+    size = plain_bytes(wire)
+    expect(wire, b'"', 1)
+    return size
+
+
 cdef int read_string(Wire *wire, Bytes column) except -1:
     """Read a string into the next row of ``column``; None: nowhere."""
     cdef const uint8_t *start
@@ -160,11 +170,13 @@ cdef int read_string(Wire *wire, Bytes column) except -1:
 
 
 cdef int64_t read_digits(Wire *wire, uint64_t *digits) except -1:
-    """Read at least one digit, and append all to ``digits``; return their number."""
+    """Read at least one digit, and append all to ``digits``, which hold 19 and zeros before them; return the number."""
     cdef const uint8_t *place = wire.place
     cdef int64_t size
     cdef uint64_t found = digits[0]
     while place < wire.end and c"0" <= place[0] <= c"9":
+        if found > (UINT64_MAX - 9) // 10:
+            raise ValueError("a number with many digits")
         found = found * 10 + (place[0] - c"0")
         place += 1
     size, wire.place, digits[0] = place - wire.place, place, found
@@ -174,7 +186,6 @@ cdef int64_t read_digits(Wire *wire, uint64_t *digits) except -1:
 
 
 cdef int read_number(Wire *wire, Number *found) except -1:
-    cdef int64_t size, behind
     cdef uint64_t exponent = 0
     cdef bint negative
     found.start, found.digits, found.power, found.whole = wire.place, 0, 0, True
@@ -182,14 +193,11 @@ cdef int read_number(Wire *wire, Number *found) except -1:
     wire.place += found.negative
     if wire.place < wire.end and wire.place[0] == c"0":
         wire.place += 1
-        size = 1
     else:
-        size = read_digits(wire, &found.digits)
+        read_digits(wire, &found.digits)
     if wire.place < wire.end and wire.place[0] == c".":
         wire.place += 1
-        behind = read_digits(wire, &found.digits)
-        found.power, found.whole = <int>-min(behind, MOST_DIGITS), False
-        size += behind
+        found.power, found.whole = <int>-read_digits(wire, &found.digits), False
     if wire.place < wire.end and wire.place[0] | 32 == c"e":
         wire.place += 1
         negative = wire.place < wire.end and wire.place[0] == c"-"
@@ -197,8 +205,6 @@ cdef int read_number(Wire *wire, Number *found) except -1:
         if read_digits(wire, &exponent) > 2:
             raise ValueError("a number with a long exponent")
         found.power, found.whole = found.power + <int>(-exponent if negative else exponent), False
-    if size > MOST_DIGITS:
-        raise ValueError("a number with many digits")
     return 0
 
 
@@ -260,13 +266,15 @@ cdef class JsonReal(Real):
     cdef int read(self, Wire *wire) except -1:
         cdef Number number
         cdef double value
-        cdef char[48] text
+        cdef char[LONGEST] text
         read_number(wire, &number)
         if number.digits <= <uint64_t>1 << 53 and -22 <= number.power <= 22:  # two exact numbers: rounded once
             value = <double>number.digits
             value = value / TENS[-number.power] if number.power < 0 else value * TENS[number.power]
             if number.negative:
                 value = -value
+        elif wire.place - number.start >= LONGEST:
+            raise ValueError("a long number")
         else:
             memcpy(text, number.start, wire.place - number.start)
             text[wire.place - number.start] = 0
@@ -299,11 +307,8 @@ cdef class JsonMoment(Long):
 
     cdef int read(self, Wire *wire) except -1:
         cdef const uint8_t *text
-        cdef int64_t size, value, scale = 1_000_000
+        cdef int64_t size = read_plain(wire, &text), value, scale = 1_000_000
         cdef int year, month, day, hour, minute, second, days, behind = 0, sign
-        expect(wire, b'"', 1)
-        text, size = wire.place, plain_bytes(wire)
-        expect(wire, b'"', 1)
         if size < 19 or text[4] != c"-" or text[7] != c"-" or text[13] != c":" or text[16] != c":":
             raise ValueError("a timestamp in another format")
         year, month, day = two_digits(text) * 100 + two_digits(text + 2), two_digits(text + 5), two_digits(text + 8)
@@ -408,9 +413,7 @@ cdef class JsonObject(Record):
         cdef int64_t size
         cdef Name *known = self.known + expected
         next_byte(wire)
-        expect(wire, b'"', 1)
-        start, size = wire.place, plain_bytes(wire)
-        expect(wire, b'"', 1)
+        size = read_plain(wire, &start)
         next_byte(wire)
         expect(wire, b":", 1)
         if expected < self.count and known.size == size and memcmp(known.start, start, size) == 0:

@@ -57,7 +57,7 @@ TIMES = (
     *("2026-01-02T03:04:05+24:00", "2026-01-02T03:04:05+0130", "2026-01-02T03:04:05+01", "2026-01-02t03:04:05z", ""),
     *("1969-12-31T23:59:59.9Z", "2026-01-02T03:04:05 Z", "2026-01-02T03:04:05.+01:00", "2026/01/02T03:04:05Z"),
 )
-TEXTS = (
+TEXTS: tuple[str, ...] = (
     "",
     "a",
     "user-17",
@@ -119,7 +119,7 @@ def shown(column: Any) -> str:
     return str(column.to_string(window=100_000, container_window=100_000))
 
 
-def unusual(decoder: JsonDecoder, values: list[Any]) -> int:
+def unusual(decoder: Any, values: list[Any]) -> int:
     """How many values the compiled columns leave to Arrow."""
     column = _column(decoder._compiled, pa, decoder.type())
     return len(decoder._compiled.decode(column, pa.array(values, pa.binary()))[1])
@@ -230,7 +230,8 @@ def test_types_that_only_arrow_reads() -> None:
 def test_doubles_are_the_nearest_ones() -> None:
     rng = random.Random(7)
     numbers = [
-        rng.choice((repr, "{:.17g}".format, "{:.20e}".format, "{:.6f}".format))(random_double(rng)) for _ in range(2000)
+        rng.choice((repr, "{:.17g}".format, "{:.20e}".format, "{:.6f}".format, "{:.40f}".format))(random_double(rng))
+        for _ in range(2000)
     ]
     numbers += [f"{rng.getrandbits(rng.randrange(1, 64))}e{rng.randrange(-45, 45)}" for _ in range(2000)]
     decoder = decoder_of(struct(("x", "double")))
