@@ -203,8 +203,10 @@ def test_each_form_of_an_object() -> None:
         ),
     ]
     same(decoder_of(ALL), values)
-    for value in (b'{"string":"text","long":12,"new":[{"a":"\\u00e9"},1.5e3,true],"list":[1,2],"inner":{"a":1}}',):
-        same(decoder_of(ALL), [value[:size] for size in range(len(value) + 1)])
+    value = b'{"string":"text","long":12,"new":[{"a":"\\u00e9"},1.5e3,true],"list":[1,2],"inner":{"a":1}}'
+    values = [part for at in range(len(value) + 1) for part in (value[:at], value[at:])]
+    same(decoder_of(ALL), values)  # side by side in one buffer, where no value may go on in the next one
+    assert len(decoder_of(ALL).decode(pa.array(values, pa.binary()))[1]) == len(values) - 2
 
 
 @needs_build
