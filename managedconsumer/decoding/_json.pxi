@@ -302,25 +302,50 @@ cdef int two_digits(const uint8_t *place) noexcept:
     return ten * 10 + one if 0 <= ten <= 9 and 0 <= one <= 9 else -100_000
 
 
+cdef int64_t read_day(const uint8_t *text) except? -1:
+    """Read ``2026-01-02``; return the days from 1970 on."""
+    cdef int64_t year
+    cdef int month, day, days
+    year, month, day = two_digits(text) * 100 + two_digits(text + 2), two_digits(text + 5), two_digits(text + 8)
+    if year < 1 or not 1 <= month <= 12 or text[4] != c"-" or text[7] != c"-":
+        raise ValueError("a date in another format")
+    days = MONTH_DAYS[month] + (month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0))
+    if not 1 <= day <= days:
+        raise ValueError("no such day")
+    year -= month <= 2  # a year from March on: the leap day is its last
+    month += 9 if month <= 2 else -3
+    return year * 365 + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 719469
+
+
+cdef class JsonDay(Fixed):
+    """A date: days, of ``2026-01-02``."""
+
+    def __init__(self, pa, kind):
+        Column.__init__(self, pa, kind)
+        self.width = 4
+
+    cdef int read(self, Wire *wire) except -1:
+        cdef const uint8_t *text
+        if read_plain(wire, &text) != 10:
+            raise ValueError("a date in another format")
+        return self.store(read_day(text), NULL)
+
+
 cdef class JsonMoment(Long):
     """A timestamp in microseconds, of ``2026-01-02T03:04:05``, with a fraction of a second or without, and a zone."""
 
     cdef int read(self, Wire *wire) except -1:
         cdef const uint8_t *text
         cdef int64_t size = read_plain(wire, &text), value, scale = 1_000_000
-        cdef int year, month, day, hour, minute, second, days, behind = 0, sign
-        if size < 19 or text[4] != c"-" or text[7] != c"-" or text[13] != c":" or text[16] != c":":
+        cdef int hour, minute, second, behind = 0, sign
+        if size < 19 or (text[10] != c"T" and text[10] != c" ") or text[13] != c":" or text[16] != c":":
             raise ValueError("a timestamp in another format")
-        year, month, day = two_digits(text) * 100 + two_digits(text + 2), two_digits(text + 5), two_digits(text + 8)
         hour, minute, second = two_digits(text + 11), two_digits(text + 14), two_digits(text + 17)
-        if year < 1 or not 1 <= month <= 12 or (text[10] != c"T" and text[10] != c" "):
-            raise ValueError("a timestamp in another format")
-        days = MONTH_DAYS[month] + (month == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0))
-        if not 1 <= day <= days or not 0 <= hour < 24 or not 0 <= minute < 60 or not 0 <= second < 60:
+        if not 0 <= hour < 24 or not 0 <= minute < 60 or not 0 <= second < 60:
             raise ValueError("no such time")
+        value = read_day(text) * 86400 + hour * 3600 + minute * 60 + second
         text += 19
         size -= 19
-        value = days_from_1970(year, month, day) * 86400 + hour * 3600 + minute * 60 + second
         if size > 1 and text[0] == c".":
             text += 1
             size -= 1
@@ -340,13 +365,6 @@ cdef class JsonMoment(Long):
             raise ValueError("a timestamp in another format")
         (<int64_t *>self.data.start)[self.rows] = value * 1_000_000 + behind * scale
         return 0
-
-
-cdef int64_t days_from_1970(int64_t year, int month, int day) noexcept:
-    """Count a year from March on, so that the leap day is its last."""
-    year -= month <= 2
-    month += 9 if month <= 2 else -3
-    return year * 365 + year // 4 - year // 100 + year // 400 + (153 * month + 2) // 5 + day - 719469
 
 
 cdef class JsonArray(Blocks):

@@ -37,7 +37,9 @@ class JsonDecoder(Decoder):
         self._type = made
         module = compiled()
         self._compiled = module if module and _column(module, pa, made) is not None else None
-        self._options = pa_json.ParseOptions(explicit_schema=pa.schema(list(made)), unexpected_field_behavior="ignore")
+        self._options = pa_json.ParseOptions(
+            explicit_schema=pa.schema(list(_read_as(pa, made))), unexpected_field_behavior="ignore"
+        )
 
     def type(self) -> Any:
         return self._type
@@ -72,7 +74,7 @@ class JsonDecoder(Decoder):
         table = self._json.read_json(pa.BufferReader(text), reading, self._options)
         if table.num_rows != len(lines):
             raise ValueError("the value is more than one JSON object")
-        columns = [table.column(field.name).combine_chunks() for field in self._type]
+        columns = [table.column(field.name).combine_chunks().cast(field.type) for field in self._type]
         return pa.StructArray.from_arrays(columns, fields=list(self._type), mask=missing)
 
 
@@ -91,8 +93,17 @@ def _column(compiled: Any, pa: Any, kind: Any) -> Any:
         return compiled.JsonInteger(pa, kind)
     if types.is_timestamp(kind):
         return compiled.JsonMoment(pa, kind)
-    simple = {pa.float64(): "JsonReal", pa.bool_(): "JsonBoolean", pa.string(): "JsonString"}
+    simple = {pa.float64(): "JsonReal", pa.bool_(): "JsonBoolean", pa.string(): "JsonString", pa.date32(): "JsonDay"}
     return getattr(compiled, simple[kind])(pa, kind) if kind in simple else None
+
+
+def _read_as(pa: Any, kind: Any) -> Any:
+    """Return the type that Arrow reads before it is cast: a date as text, which is a number of days for its reader."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _read_as(pa, each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _read_as(pa, kind.value_type)))
+    return pa.string() if pa.types.is_date(kind) else kind
 
 
 def _weight(kind: Any) -> int:
