@@ -170,7 +170,7 @@ cdef int read_string(Wire *wire, Bytes column) except -1:
 
 
 cdef int64_t read_digits(Wire *wire, uint64_t *digits) except -1:
-    """Read at least one digit, and append all to ``digits``, which hold 19 and zeros before them; return the number."""
+    """Read one digit or more, and append them to ``digits``: 19, and zeros before them. Returns how many were read."""
     cdef const uint8_t *place = wire.place
     cdef int64_t size
     cdef uint64_t found = digits[0]
