@@ -1,16 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, cdivision=True
 # cython: embedsignature=True
-"""Decode Avro's and Protobuf's encodings into Arrow's buffers, field by field, without a Python object for a value.
+"""Decode Avro, JSON and Protobuf into Arrow's buffers, field by field, without a Python object for a value.
 
-``avro_shapes`` makes the columns of a schema; ``avro_values`` decodes all else with fastavro.  Every encoded length and
-number is checked before it is used; a bad value is removed from all columns again.
-Sources: Avro 1.12 specification (binary encoding, logical types), Protocol Buffers' encoding, Arrow Columnar Format 1.x.
+``avro_shapes`` makes the columns of an Avro schema; ``avro_values`` decodes all else with fastavro, ``json_values`` with
+Arrow's reader.  Every encoded length and number is checked before it is used; a bad value is removed from all columns again.
+Sources: Avro 1.12 specification (binary encoding, logical types), RFC 8259, Protocol Buffers' encoding, Arrow Columnar
+Format 1.x.
 """
 
+from cpython.conversion cimport PyOS_string_to_double
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, INT32_MIN, INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
-from libc.string cimport memcpy, memset
+from libc.stdint cimport (
+    INT32_MAX, INT32_MIN, INT64_MAX, UINT32_MAX, UINT64_MAX, int32_t, int64_t, uint8_t, uint64_t, uintptr_t
+)
+from libc.string cimport memcmp, memcpy, memset
 
 cdef extern from *:
     """
@@ -23,13 +27,14 @@ cdef extern from *:
 from managedconsumer.decoding import avro_bounds, formats
 from managedconsumer.decoding.formats import TooLargeError, told
 
-INTERFACE = 3
+INTERFACE = 4
 
 include "../wire/records/_growing_buffer.pxi"
 include "_avro_wire.pxi"
 include "_avro_column.pxi"
 include "_avro_flat.pxi"
 include "_avro_nested.pxi"
+include "_json.pxi"
 include "_protobuf.pxi"
 
 cdef enum:

@@ -30,16 +30,15 @@ cdef int read_varint(Wire *wire, uint64_t *value) except -1:
     raise ValueError("the message ends inside a number, or a number is too long")
 
 
-cdef class Message(Column):
+cdef class Message(Record):
     """A message of single fields. ``slots``: number, wire type, form and whether it may be null, for each field."""
 
-    cdef list fields
     cdef Slot *slots
     cdef int count
 
     def __init__(self, pa, kind, *, list fields, list slots):
-        Column.__init__(self, pa, kind)
-        self.fields, self.count = fields, len(slots)
+        Record.__init__(self, pa, kind, fields=fields)
+        self.count = len(slots)
         self.slots = <Slot *>PyMem_Calloc(self.count, sizeof(Slot))
         if self.slots == NULL:
             raise MemoryError
@@ -49,12 +48,6 @@ cdef class Message(Column):
 
     def __dealloc__(self):
         PyMem_Free(self.slots)
-
-    cdef int allocate(self) except -1:
-        if self.rows == 0:
-            for each in self.fields:
-                (<Column>each).begin(self.room)
-        return 0
 
     cdef int read(self, Wire *wire) except -1:
         cdef int place, wire_type, at = -1
@@ -112,20 +105,6 @@ cdef class Message(Column):
         cdef Wire inner
         inner.place, inner.end = start, start + value
         return self.read(&inner)
-
-    cdef int blank(self) except -1:
-        for each in self.fields:
-            (<Column>each).append_null()
-        return 0
-
-    cdef int cut(self, int64_t rows) except -1:
-        self.rows = rows
-        for each in self.fields:
-            (<Column>each).cut(rows)
-        return 0
-
-    cdef object done(self):
-        return self.array([self.marks()], [(<Column>each).done() for each in self.fields])
 
 
 cdef class Names(Bytes):

@@ -8,7 +8,7 @@ from typing import Any
 
 from managedconsumer.wire.records import ENVIRONMENT_VARIABLE
 
-_INTERFACE = 3  # as in _columns.pyx: a stale build is not mistaken for a new one
+_INTERFACE = 4  # as in _columns.pyx: a stale build is not mistaken for a new one
 
 
 def compiled() -> Any:

@@ -59,6 +59,8 @@ def test_json(registry: Registry) -> None:
     assert [path for path, _ in registry.asked] == ["/subjects/views-value/versions/latest"]
     rows, _ = read({**options, "value.schema": json.dumps(VIEW)}, values[0])
     assert rows == [{"page": "/", "ms": 1}]
+    rows, errors = read(options, None, b"")
+    assert (rows, errors[0]) == ([None, None], None), "a tombstone is no bad row"
 
 
 def shop() -> Any:

@@ -695,6 +695,16 @@ MUTANTS = read(r"""
 # Avro: text is not checked
 -        if self.text:
 -            check_text(wire.place, size)
+@ decoding/_json.pxi decoding/test_json_columns.py twin=cython
+# JSON: bytes of a string are not checked
+-    if seen & HIGH_BITS:
+-        check_text(start, place - start)
+# JSON: a field that comes twice is no error
+-            elif self.known[place].read_in == self.objects:
+-                raise ValueError("a field twice")
+# JSON: a number with many digits is rounded twice
+-number.digits <= <uint64_t>1 << 53
++number.digits <= <uint64_t>1 << 63
 @ wire/records/_growing_buffer.pxi wire/test_shared_memory.py twin=cython
 # Arrow's buffers are used again for the next batch
 -        self.buffer = pa.allocate_buffer(size, resizable=True)
