@@ -1,6 +1,12 @@
 cdef extern from "Python.h":
     ctypedef struct PyThreadState:
         pass
+    int METH_NOARGS
+    ctypedef object (*CFunction "PyCFunction")(void *module, void *nothing)
+    bint PyCFunction_CheckExact(object function)
+    int PyCFunction_GET_FLAGS(object function)
+    void *PyCFunction_GET_SELF(object function)
+    CFunction PyCFunction_GET_FUNCTION(object function)
     PyThreadState *PyThreadState_Get()
     uint64_t PyThreadState_GetID(PyThreadState *state)
 
@@ -61,6 +67,8 @@ cdef class Lane:
     cdef long long _last           # the offset that was taken last of them
     cdef uint64_t _thread          # that has taken last
     cdef object _current           # returns the calling greenlet, where greenlets share a thread
+    cdef CFunction _direct         # the C function of it; called for each message, so without the interpreter; or NULL
+    cdef void *_module             # the argument of that
     cdef object _owner             # the greenlet that has taken last
     cdef _ThreadSlot _slot         # of that thread or greenlet
     cdef dict _slots               # by the thread's id, or that of the greenlet
@@ -74,11 +82,19 @@ cdef class Lane:
 
     def __init__(self, current=None, here=None, clock=None):
         self._current = None if here is not None else current
+        self._direct = NULL
+        if PyCFunction_CheckExact(self._current) and PyCFunction_GET_FLAGS(self._current) == METH_NOARGS:
+            self._direct = PyCFunction_GET_FUNCTION(self._current)
+            self._module = PyCFunction_GET_SELF(self._current)
         self._clock = clock
         self._until = _EVER
         self._since = self._patience = 0.0
         self._slots = {}
         self._slot = _ThreadSlot.__new__(_ThreadSlot)
+
+    cdef inline object _me(self):
+        """The calling greenlet."""
+        return self._current() if self._direct is NULL else self._direct(self._module, NULL)
 
     cdef inline double _now(self) except? -1.0:
         return clock_seconds() if self._clock is None else self._clock()
@@ -112,7 +128,7 @@ cdef class Lane:
                 self._thread = this_thread()
                 self._slots[self._thread] = slot
             else:
-                self._owner = self._current()
+                self._owner = self._me()
                 slot.greenlet = ref(self._owner)
                 self._slots[<uintptr_t><void *>self._owner] = slot
             self._slot = slot
@@ -128,7 +144,7 @@ cdef class Lane:
         """True if the calling thread has the slot that was used last."""
         if self._current is None:
             return this_thread() == self._thread
-        self._owner = self._current()
+        self._owner = self._me()
         return self._slot.greenlet is not None and self._slot.greenlet() is self._owner
 
     cdef bint _sit(self) except -1:
@@ -141,7 +157,7 @@ cdef class Lane:
                 return False
             self._thread = thread
         else:
-            owner = self._current()
+            owner = self._me()
             slot = self._slots.get(<uintptr_t><void *>owner)
             if slot is None or (<_ThreadSlot>slot).greenlet() is not owner:  # the number of one that is gone
                 return False
@@ -180,7 +196,7 @@ cdef class Lane:
         """True if the calling thread or greenlet has a slot."""
         if self._current is None:
             return this_thread() == self._thread or self._sit()
-        return self._current() is self._owner or self._sit()
+        return self._me() is self._owner or self._sit()
 
     cdef Message _next_ready(self):
         cdef Message message

@@ -266,14 +266,14 @@ class Lane:
         return iter(lambda: take() or slow(), None)
 
     def _iterate(self, slow: Callable[[], Message | None]) -> Iterator[Message]:
-        here, current = self._here, self._current
+        here, current, clock = self._here, self._current, self._clock
         while (message := self.take() or slow()) is not None:
             yield message
             if not self._open:
                 continue
             # A lane that is detached in between is emptied, so this pop finds nothing.
             pop = self._pop
-            while (here.number if current is None else current()) == self._owner and not self._late():
+            while (here.number if current is None else current()) == self._owner and clock() <= self._until:
                 try:
                     message = pop()
                 except IndexError:

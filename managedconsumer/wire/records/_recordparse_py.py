@@ -54,60 +54,30 @@ def misplaced(count: int, left: int, offset: int, overrun: bool) -> Exception:
     return IndexError() if overrun else BadRecordError(bad_offset(count - left + 1, count, signed(offset)))
 
 
-def fill_message(message: Message, data: bytes, place: int, end: int) -> None:
-    """Read key, value and headers, which begin at ``place`` and must end at ``end``."""
+def read_field(data: bytes, place: int) -> tuple[bytes | None, int]:
+    """Read the key or value at ``place``; return it and the place behind it."""
     byte = data[place]
     place += 1
     if byte < 128:
         size = ONE_BYTE[byte]
     else:
         size, place = read_varint(data, place - 1)
-    if size == -1:
-        message.partition_key = None
-    else:
-        start = place
-        place += size
-        if size < 0:
+    if size < 0:
+        if size != -1:
             raise IndexError
-        message.partition_key = data[start:place]
-    byte = data[place]
-    place += 1
-    if byte < 128:
-        size = ONE_BYTE[byte]
-    else:
-        known = TWO_BYTES[byte][data[place]]
-        place += 1
-        if known is None:
-            size, place = read_varint(data, place - 2)
-        else:
-            size = known
-    if size == -1:
-        message.value = None
-    else:
-        start = place
-        place += size
-        if size < 0:
-            raise IndexError
-        message.value = data[start:place]
-    if data[place]:
-        start = place
-        place = _pass_headers(data, place)
-        message.raw_headers = data[start:place]
-    else:
-        message.raw_headers = None
-        place += 1
-    if place != end:
-        raise IndexError
+        return None, place
+    end = place + size
+    return data[place:end], end
 
 
-def _pass_headers(data: bytes, place: int) -> int:
-    """Return the place behind the headers, whose count is at ``place``; the caller checks the end."""
-    byte = data[place]
-    place += 1
+def headers_of(data: bytes, start: int, end: int) -> bytes:
+    """Return the undecoded headers, whose count is at ``start`` and which must end at ``end``."""
+    byte = data[start]
+    place = start + 1
     if byte < 128:
         count = ONE_BYTE[byte]
     else:
-        count, place = read_varint(data, place - 1)
+        count, place = read_varint(data, start)
     if not 0 <= count <= len(data):
         raise IndexError
     for _ in range(count):
@@ -122,4 +92,6 @@ def _pass_headers(data: bytes, place: int) -> int:
                 place += size
             elif size < lowest:
                 raise IndexError
-    return place
+    if place != end:
+        raise IndexError
+    return data[start:end]
