@@ -73,6 +73,8 @@ class Membership(Machine):
         self._previous = NO_GENERATION
         self._second_round = SecondRound(self.heartbeat.timeout)
         self._join_timeout = JoinTimeout(requests.longest_join(config))
+        # When the first heartbeat was sent that may have been told to join again; None: none since the last calm one.
+        self._asked_at: float | None = None
 
     # -- what the driver asks -------------------------------------------------------------------------
 
@@ -122,6 +124,7 @@ class Membership(Machine):
         if not idle or not self.heartbeat.should_heartbeat(now) or self._is_over(now):
             return None
         self.heartbeat.sent_heartbeat(now)
+        self._asked_at = now if self._asked_at is None else self._asked_at
         api, body, longest = requests.heartbeat(self.config, self.generation)
         self._heartbeat_in_flight = Request(api, body, self.heartbeat.patience(longest, now), self.generation)
         return self._heartbeat_in_flight
@@ -223,8 +226,8 @@ class Membership(Machine):
         last = max(held.id, self.generation.id)
         # Without a leader it is a KIP-848 group (during a migration): its epochs skip numbers, and the broker gives
         # others only what we have given up, unless it has put us out: then it takes the same id in again.
-        if self._holding and held.joined and not response["leader"] and now > self.heartbeat.session_deadline():
-            error = err.UnknownMemberId("the session was over before the join was answered")
+        if self._holding and held.joined and not response["leader"] and now > self._place_until():
+            error = err.RequestTimedOut("the session or the time to join again was over before the join was answered")
             self._lose(error, "the join came too late", keep_member_id=True)
             return
         if self._holding and held.joined and response["leader"] and response["generation_id"] > last + 1:
@@ -235,6 +238,7 @@ class Membership(Machine):
             return
         self.generation = Generation(response["generation_id"], response["member_id"], response["protocol_name"])
         self.leader_id = response["leader"]
+        self._asked_at = None
         self.heartbeat.reset_session_timeout(now)
         self._backoff.succeed()
         self._join_timeout.begin()
@@ -245,6 +249,13 @@ class Membership(Machine):
         self._assignments = None if self.is_leader else {}
         if self.is_leader:
             self._emit(Elected(response["protocol_name"], members, inherits))
+
+    def _place_until(self) -> float:
+        """When a KIP-848 group that waits for our join may put us out (Kafka: ``scheduleConsumerGroupJoinTimeout``)."""
+        session = self.heartbeat.session_deadline()
+        if self._asked_at is None:
+            return session
+        return min(session, self._asked_at + self.config.rebalance_timeout_ms / 1000.0)
 
     def _on_sync(self, response: Mapping[str, Any], now: float) -> None:
         code = response["error_code"]
@@ -281,6 +292,8 @@ class Membership(Machine):
             pass
         elif code in (codes.NONE, codes.REBALANCE_IN_PROGRESS):
             self.heartbeat.received_heartbeat(now)
+            if code == codes.NONE:
+                self._asked_at = None
             if code == codes.REBALANCE_IN_PROGRESS and self.state in (_S.STABLE, _S.ASSIGNING):
                 self.request_rejoin("the group rebalances")
             elif self.state is _S.STABLE and self._second_round.due(now):

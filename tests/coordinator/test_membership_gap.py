@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from managedconsumer import errors as err
 from tests.coordinator.kit import Classic, S, kinds
 
 
@@ -46,6 +47,31 @@ def test_what_is_held_through_a_silent_session_is_lost_in_a_kip_848_group(silent
     assert kinds(member.join(5, leader="")) == (["MembershipLost"] if is_lost else [])
     assert member.machine.state is (S.LOSING if is_lost else S.COMPLETING_REBALANCE)
     assert is_lost or member.machine.generation.id == 5
+
+
+@pytest.mark.parametrize(
+    ("answers", "seconds", "is_lost"),
+    [
+        ([27], 5.9, False),
+        ([27], 6.1, True),
+        ([0], 6.1, False),  # the group is calm: nothing is waited for
+        ([0, 27], 6.1, True),
+        ([27, 0], 6.1, False),
+        ([None], 6.1, True),  # the answer that is lost may have said so
+    ],
+)
+def test_what_is_held_is_lost_when_a_kip_848_group_has_waited_too_long_for_the_join(
+    answers: list[int | None], seconds: float, is_lost: bool
+) -> None:
+    """It waits for the rebalance timeout from the heartbeat on whose answer asks for it, and takes the id in again."""
+    member = Classic.at(S.STABLE, rebalance_timeout_ms=6000, session_timeout_ms=45000)
+    for code in answers:
+        member.wait(3.0)
+        beat = member.beat()
+        member.answer(beat, code) if code is not None else member.fail(beat, err.SocketDisconnectedError())
+    member.rejoin(holding=True)
+    member.wait(seconds)
+    assert kinds(member.join(5, leader="")) == (["MembershipLost"] if is_lost else [])
 
 
 def test_an_id_that_is_asked_for_again_was_not_known() -> None:

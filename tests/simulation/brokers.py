@@ -57,6 +57,8 @@ class Brokers:
         self.on_end_told: Callable[[TopicPartition, int], None] = lambda _tp, _offset: None
         #: Called with what is committed, as a coordinator tells it.
         self.on_committed_told: Callable[[TopicPartition, int], None] = lambda _tp, _offset: None
+        #: Called when a classic group becomes a KIP-848 one, with what each member has there.
+        self.on_upgrade: Callable[[dict[str, frozenset[TopicPartition]]], None] = lambda _assigned: None
         self.logs: dict[TopicPartition, Log] = {}
         #: Whether KIP-848 is switched on.
         self.speaks_modern = True
@@ -101,6 +103,7 @@ class Brokers:
         made = self._modern_group()
         self._turn(made)
         made.take_over(group)
+        self.on_upgrade({member.id: member.assigned for member in made.members.values()})
         self.migrations += 1
 
     def _downgrade(self, group: ModernGroup) -> None:
@@ -118,7 +121,7 @@ class Brokers:
     def forget(self) -> None:
         """The simulation is over: lead nowhere any more."""
         self._fetches.clear()
-        del self.on_commit, self.on_end_told, self.on_committed_told, self.note
+        del self.on_commit, self.on_end_told, self.on_committed_told, self.on_upgrade, self.note
 
     def add_partitions(self, topic: str, count: int) -> None:
         have = sum(tp.topic == topic for tp in self.logs)
@@ -188,7 +191,10 @@ class Brokers:
             elif joins and isinstance(self.group, ClassicGroup):
                 self._turn(self._modern_group())
         elif not code and self.migrates and joins and isinstance(self.group, ClassicGroup):
-            self._upgrade(self.group)
+            if body["instance_id"] in self.group.static:
+                code = codes.UNRELEASED_INSTANCE_ID  # the group stays as it is
+            else:
+                self._upgrade(self.group)
         group = self.group
         if not code and self.migrates and isinstance(group, MixedGroup) and api.key in _CLASSIC_ONLY:
             self._handle_mixed(group, api, body, reply)

@@ -8,7 +8,8 @@
   could not be asked in time;
 * nothing is handed out by a member that knows of its loss, before the assigned-callback or after the revoked-callback,
   or while the partition is paused; nor what was aborted (with ``read_committed``) or cannot be read;
-* at most one owner whose commits would be accepted;
+* at most one owner whose commits would be accepted, but for a migration in the middle of a cooperative rebalance: Kafka
+  takes what a classic member was assigned for what it has, and gives to others what the member has yet to give up;
 * nobody counts as lost what the coordinator keeps;
 * the callbacks' contract (``SPEC`` 2);
 * a commit that was reported as done was done, and none is made outside of a generation;
@@ -78,10 +79,13 @@ class Witness:
         self.highest: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, tuple[str, int]] = {}
         self._promised: dict[TopicPartition, int] = {}
+        #: What a classic member had yet to give up when its group became a KIP-848 one.
+        self._torn: set[TopicPartition] = set()
         self.handed_out = self.repeated = self.commits = self.zombie_handouts = 0
         brokers.on_commit = self.commit_arrived
         brokers.on_end_told = self.end_told
         brokers.on_committed_told = self.committed_told
+        brokers.on_upgrade = self.upgraded
 
     # -- messages -------------------------------------------------------------------------------------
 
@@ -120,12 +124,21 @@ class Witness:
         if not program.unfenced():
             self.zombie_handouts += 1
             return
+        if tp in self._torn:
+            return
         committed = self.brokers.group.committed.get(tp, (0, ""))[0]
         if offset < committed:
             self.report(f"{program.name} owns {tp} and hands out {offset}, but {committed} is committed")
         for other in self.programs:
             if other is not program and other.may_hand_out(tp) and other.unfenced():
                 self.report(f"{program.name} and {other.name} both own {tp}, and neither is fenced")
+
+    def upgraded(self, assigned: Mapping[str, frozenset[TopicPartition]]) -> None:
+        """A classic group becomes a KIP-848 one; ``assigned``: by member."""
+        for program in self.programs:
+            has = assigned.get(program.generation().member_id)
+            if has is not None:
+                self._torn.update(set(program.assigned()) - has)
 
     def _check_order(self, program: Watched, tp: TopicPartition, offset: int, state: Any) -> None:
         before = program.expected.get(tp)

@@ -294,6 +294,20 @@ def test_seeds_that_failed_once(what: str, seed: int) -> None:
     assert trace.ok, trace
 
 
+@pytest.mark.parametrize("seed", [858097, 888661, 973766])
+def test_a_classic_member_that_joins_too_late_in_a_kip_848_group_has_lost_its_place(seed: int) -> None:
+    """It was put out while its user had not come to give partitions up, and taken in again under its old id."""
+    trace = simulate(seed)
+    assert trace.ok, trace
+
+
+@pytest.mark.parametrize("seed", [865810, 958476, 960213, 973500])
+def test_false_alarms_of_migrations(seed: int) -> None:
+    """A cooperative rebalance was not over; a join took longer than a session; a static id was not free."""
+    trace = simulate(seed)
+    assert trace.ok, trace
+
+
 def test_a_new_leader_is_asked_although_the_old_one_had_the_partition_in_flight() -> None:
     """The old leader's worker then waits for metadata; nobody woke the new leader's, which slept for five seconds."""
     plan = Plan(seed=1, members=1, topics={"t": 2}, nodes=4, fault_rate=0.0, duration=10.0)
