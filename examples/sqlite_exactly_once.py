@@ -16,13 +16,18 @@ Three things make it exact:
 from __future__ import annotations
 
 import argparse
-import signal
 import sqlite3
 from collections.abc import Collection, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 
-from managedconsumer import ConsumerRebalanceListener, ManagedBalancedConsumer, Message, TopicPartition
-from managedconsumer.errors import ConsumerStoppedException
+from managedconsumer import (
+    ConsumerRebalanceListener,
+    ManagedBalancedConsumer,
+    Message,
+    TopicPartition,
+    stop_on_signals,
+)
+from managedconsumer.errors import KafkaException
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS counts (word TEXT PRIMARY KEY, number INTEGER NOT NULL);
@@ -85,12 +90,19 @@ class SaveOffsetsOnRebalance(ConsumerRebalanceListener):
             messages = self._unsaved.pop(tp, [])
             if messages and self.store.save(tp, self._saved[tp], messages):
                 self._saved[tp] = messages[-1].offset + 1
+            elif messages and partitions is None:
+                # The owner before has saved once more since we asked; or the partition is not ours any more.
+                with suppress(KafkaException):
+                    self._begin(tp)
+
+    def _begin(self, tp: TopicPartition) -> None:
+        self._saved[tp] = self.store.next_offset(tp)
+        if self.consumer is not None:
+            self.consumer.seek(tp.partition, self._saved[tp])
 
     def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
         for tp in assigned:
-            self._saved[tp] = self.store.next_offset(tp)
-            if self.consumer is not None:
-                self.consumer.seek(tp.partition, self._saved[tp])
+            self._begin(tp)
         print("assigned", [tp.partition for tp in assigned], flush=True)
 
     def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
@@ -123,14 +135,12 @@ def main() -> None:
             heartbeat_interval_ms=args.session_timeout_ms // 10,
             auto_start=False,
         )
-        signal.signal(signal.SIGTERM, lambda *_: consumer.stop())
-        try:
-            with consumer:
-                while True:
-                    listener.add(consumer.consume_batch(max_messages=200, timeout_ms=500))
-                    listener.save()
-        except (ConsumerStoppedException, KeyboardInterrupt):
-            pass
+        # After a signal the loop ends, and then the consumer. A stop() in a signal's own handler would call the
+        # listener in the middle of add() or save().
+        with stop_on_signals(consumer), consumer:
+            while messages := consumer.consume_batch(max_messages=200, timeout_ms=-1):
+                listener.add(messages)
+                listener.save()
 
 
 if __name__ == "__main__":

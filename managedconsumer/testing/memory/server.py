@@ -48,7 +48,10 @@ class Peer(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        self._server.peers.add(self)
+        if self._server.listens(self.node):
+            self._server.peers.add(self)
+        else:  # it was accepted just before the node ended
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         log.debug("a connection ends: %s", exc)
@@ -143,6 +146,9 @@ class Server:
         self._listeners[node] = self._loop.create_task(serving)
         return int(listener.getsockname()[1])
 
+    def listens(self, node: int) -> bool:
+        return node in self._listeners
+
     def close_node(self, node: int) -> None:
         """Stop listening for a node, and close its connections."""
         serving = self._listeners.pop(node, None)
@@ -167,6 +173,7 @@ class Server:
         await asyncio.sleep(0)  # a listener that was just opened
         for node in list(self._listeners):
             self.close_node(node)
+        await asyncio.sleep(0)  # a connection that was just accepted: a task that never begins would not close it
         for task in asyncio.all_tasks() - {asyncio.current_task()}:  # such as a connection in its TLS handshake
             task.cancel()
         for _ in range(3):  # until the ends of all connections were seen
