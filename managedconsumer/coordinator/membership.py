@@ -124,7 +124,8 @@ class Membership(Machine):
         if not idle or not self.heartbeat.should_heartbeat(now) or self._is_over(now):
             return None
         self.heartbeat.sent_heartbeat(now)
-        self._asked_at = now if self._asked_at is None else self._asked_at
+        if self._asked_at is None:
+            self._asked_at = now
         api, body, longest = requests.heartbeat(self.config, self.generation)
         self._heartbeat_in_flight = Request(api, body, self.heartbeat.patience(longest, now), self.generation)
         return self._heartbeat_in_flight
