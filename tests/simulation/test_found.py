@@ -294,16 +294,18 @@ def test_seeds_that_failed_once(what: str, seed: int) -> None:
     assert trace.ok, trace
 
 
-@pytest.mark.parametrize("seed", [858097, 888661, 973766])
-def test_a_classic_member_that_joins_too_late_in_a_kip_848_group_has_lost_its_place(seed: int) -> None:
-    """It was put out while its user had not come to give partitions up, and taken in again under its old id."""
-    trace = simulate(seed)
-    assert trace.ok, trace
+FOUND_IN_MIGRATIONS = {
+    # It was put out while its user had not come to give partitions up, and taken in again under its old id.
+    "a classic member joins a KIP-848 group too late": (858097, 888661, 973766),
+    # A cooperative rebalance was not over; a join took longer than a session; a static id was not free.
+    "false alarms": (865810, 958476, 960213, 973500),
+}
 
 
-@pytest.mark.parametrize("seed", [865810, 958476, 960213, 973500])
-def test_false_alarms_of_migrations(seed: int) -> None:
-    """A cooperative rebalance was not over; a join took longer than a session; a static id was not free."""
+@pytest.mark.parametrize(
+    ("what", "seed"), [(what, seed) for what, seeds in FOUND_IN_MIGRATIONS.items() for seed in seeds]
+)
+def test_seeds_of_migrations_that_failed_once(what: str, seed: int) -> None:
     trace = simulate(seed)
     assert trace.ok, trace
 
