@@ -255,7 +255,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Says what was tried again, and how often; notes the failures for the end of a run in lanes."""
     reports = [*terminalreporter.stats.get("failed", []), *terminalreporter.stats.get("error", [])]
-    if reports and os.path.isdir(os.path.dirname(FAILURES)):  # it is none in a chroot, where another Python is tested
+    if reports and FAILURES:
         with open(FAILURES, "a", encoding="utf-8") as notes:
             for report in reports:
                 lines = [*report.longreprtext.splitlines(), *report.capstdout.splitlines()[-10:]][-LAST_LINES:]

@@ -23,6 +23,8 @@ from typing import IO
 from tests import pythons
 
 TESTS = Path(__file__).parent
+#: In the checkout, which also a Python has that is tested in a chroot.
+FAILURES = TESTS.parent / ".tox" / "failures"
 #: The folders of the first lane, and of the third, where no test measures a time. The second has all others.
 FIRST = {"broker"}
 THIRD = {"simulation", "mutants", "fuzz", "wire", "coordinator"}
@@ -102,8 +104,9 @@ def main(arguments: list[str]) -> int:
         return subprocess.call([*PYTEST, *arguments])
     with ExitStack() as stack:
         beside = []
-        failures = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "failures"
-        os.environ["MANAGEDCONSUMER_FAILURES"] = str(failures)
+        FAILURES.parent.mkdir(exist_ok=True)
+        FAILURES.unlink(missing_ok=True)
+        os.environ["MANAGEDCONSUMER_FAILURES"] = str(FAILURES)
         for lane in LANES:
             report = stack.enter_context(tempfile.TemporaryFile())
             command = [sys.executable, "-m", "tests.halves", lane]
@@ -118,8 +121,8 @@ def main(arguments: list[str]) -> int:
             report.seek(0)
             sys.stdout.buffer.write(report.read())
             sys.stdout.flush()
-        if failures.exists():
-            print(failures.read_text(encoding="utf-8"), flush=True)
+        if FAILURES.exists():
+            print(FAILURES.read_text(encoding="utf-8"), flush=True)
     return worst
 
 
