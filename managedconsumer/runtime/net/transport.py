@@ -24,6 +24,10 @@ _INBOX_BYTES: Final = 16 << 10
 _MIN_TIMEOUT_S: Final = 0.001
 #: The fraction by which a kernel's time-out may differ from the time that is left.
 _NEARLY: Final = 0.01
+# gevent: the rest of a frame is long from here on; the kernel is asked to wait for so much of it, so many seconds.
+_LONG_BYTES: Final = 64 << 10
+_LOW_WATER_BYTES: Final = 1 << 20
+_LOW_WATER_S: Final = 0.1
 _timeval = struct.Struct("@ll").pack
 
 FrameSize = Callable[[bytes], int]
@@ -220,6 +224,8 @@ class _GreenTransport(Transport):
 
         self._timeout: Any = Timeout
         self._turn = Turn(handler.now)
+        # TLS may hold received bytes itself, which the kernel does not count.
+        self._low_water = sys.platform == "linux" and not net.is_tls(sock)
         sock.settimeout(None)
 
     def send(self, data: bytes, deadline: float) -> None:
@@ -239,6 +245,29 @@ class _GreenTransport(Transport):
     def beginning(self, count: int, deadline: float) -> bytes:
         with self._timer(deadline):
             return super().beginning(count, deadline)
+
+    def _receive_all(self, view: memoryview, deadline: float) -> None:
+        """Receive the rest of a long frame by few wake-ups of the hub: the kernel waits until much of it has come."""
+        if not self._low_water or len(view) < _LONG_BYTES:
+            return super()._receive_all(view, deadline)
+        self._sock.settimeout(_LOW_WATER_S)
+        lowest = _LOW_WATER_BYTES
+        try:
+            while view:
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, min(len(view), lowest))
+                try:
+                    count = self._receive_some(view, deadline)
+                except TimeoutError:
+                    self._left(deadline)
+                    # The bytes come slowly, or the kernel's buffer holds fewer: take what is there, as it comes.
+                    lowest = 1
+                    continue
+                if not count:
+                    raise PeerClosedError(partial=True)
+                view = view[count:]
+        finally:
+            self._sock.settimeout(None)
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
     def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
         # A peer that sends without a pause never makes this greenlet wait: neither the timer nor others would run.
