@@ -124,18 +124,39 @@ def _processes() -> Iterator[tuple[int, int, float]]:
             yield int(entry.name), int(fields[1]), sum(map(int, fields[11:15])) / tick
 
 
-def tree_cpu() -> float:
-    """CPU seconds of this process and everything below it, now and before."""
+def _tree() -> dict[int, float]:
+    """The CPU seconds of this process and of each below it, by process."""
     parents, spent = {}, {}
     for pid, parent, seconds in _processes():
         parents[pid], spent[pid] = parent, seconds
-    total = 0.0
+    found = {}
     for pid, seconds in spent.items():
         above = pid
         while above and above != os.getpid():
             above = parents.get(above, 0)
-        total += seconds if above else 0.0
-    return total
+        if above:
+            found[pid] = seconds
+    return found
+
+
+def tree_cpu() -> float:
+    """CPU seconds of this process and everything below it, now and before."""
+    return sum(_tree().values())
+
+
+def tree_memory() -> tuple[float, float]:
+    """The memory of this process and of those below it, shared pages once, in MB; and that of the Python ones alone."""
+    total = python = 0.0
+    for pid in _tree():
+        try:
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            name = Path(f"/proc/{pid}/comm").read_text()
+        except OSError:
+            continue  # it has ended
+        megabytes = next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+        total += megabytes
+        python += megabytes if "java" not in name else 0.0
+    return total, python
 
 
 # -- the jobs -----------------------------------------------------------------------------------------
