@@ -1,0 +1,254 @@
+"""A program with two queries on a cluster of its own. In the middle of a batch of both, something happens to a task.
+
+One query writes Parquet files. The other one writes rows and claims into a database, in one transaction, from a frame
+that the executors keep meanwhile: what they lose is read again. Each batch has one message whose value is the name of
+the fault, and the task that comes to it waits until the fault is over. ``test_local_cluster.py`` runs this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from managedconsumer.testing.kafka.producer import Producer, Record
+from tests.spark.trees import family
+from tests.waiting import until
+
+PARTITIONS, ROWS = 4, 1000  # of each partition, in each batch
+QUERIES = ("files", "claims")
+_FILLER = b"." * 4000  # of 4 MB for each task: it has not read all of it when the fault comes
+_EXECUTOR = re.compile(r"CoarseGrainedExecutorBackend .*--executor-id (\d+)")
+_MASTER = re.compile(r"(?<=Starting Spark master at )spark://\S+")
+_PATIENCE = 120.0
+
+_CONF = {
+    "spark.executor.memory": "512m",
+    "spark.testing.memory": "536870912",
+    "spark.log.level": "INFO",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.task.maxFailures": "4",
+    "spark.decommission.enabled": "true",
+    "spark.speculation": "true",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "4s",
+}
+
+
+# -- in a task ------------------------------------------------------------------------------------------
+
+
+def meet(fault: str, query: str, home: Path) -> None:
+    """Come to the message of a fault."""
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    first = context.attemptNumber() == 0
+    here, over = home / f"{fault}-{query}", home / f"{fault}-over"
+    if over.exists():
+        return
+    if fault == "failed":
+        if not here.exists():
+            here.touch()
+            raise RuntimeError("this attempt fails")
+    elif fault == "copied" and not first:
+        here.touch()  # the first attempt goes on, and both of them are about to end
+    else:
+        draft = here.with_suffix(f".{os.getpid()}")
+        draft.write_text(str(_parent(os.getppid())))  # of Spark's daemon, which has forked this worker
+        draft.rename(home / f"{here.name}-waits")
+        while not (here if fault == "copied" else over).exists():
+            time.sleep(0.02)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def meeting(query: str, home: Path) -> Callable[[bytes], int]:
+    """The function of a query that all values go through."""
+
+    def look(value: bytes) -> int:
+        if not value.startswith(b"."):
+            meet(value.decode(), query, home)
+        return len(value)
+
+    return look
+
+
+# -- what is done to executors --------------------------------------------------------------------------
+
+
+class Cluster:
+    """The executors of a session."""
+
+    def __init__(self, spark: Any, home: Path, *, dynamic: bool) -> None:
+        self._home, self._dynamic = home, dynamic
+        self._jvm, self._gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
+        self._conf = spark.sparkContext._jsc.sc().conf()
+        self._backend = spark.sparkContext._jsc.sc().schedulerBackend()
+
+    def add_host(self) -> None:
+        """Start a worker with another address: a copy of a task never runs on the host of the first attempt."""
+        url = until(lambda: _MASTER.search((self._home / "spark.log").read_text()), _PATIENCE, "a master")
+        masters = self._gateway.new_array(self._jvm.java.lang.String, 1)
+        masters[0] = url[0]
+        none = self._jvm.scala.Option.empty()
+        self._jvm.org.apache.spark.deploy.worker.Worker.startRpcEnvAndEndpoint(
+            "127.0.0.2", 0, 0, 1, 1024, masters, str(self._home / "work"), none, self._conf, none
+        )
+
+    def executors(self) -> dict[int, str]:
+        """The names of the executors that take tasks, by their processes."""
+        found = {pid: _EXECUTOR.search(command) for pid, command in family(os.getpid()).items()}
+        named = {pid: match[1] for pid, match in found.items() if match}
+        return {pid: name for pid, name in named.items() if self._backend.isExecutorActive(name)}
+
+    def at_work(self, fault: str) -> set[int]:
+        """The executors whose tasks wait for the end of the fault; empty as long as one query has no such task."""
+        found = [self._home / f"{fault}-{query}-waits" for query in QUERIES]
+        return {int(each.read_text()) for each in found} if all(each.exists() for each in found) else set()
+
+    def killed(self, executors: set[int]) -> None:
+        """``kill -9``."""
+        for pid in executors:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not executors & self.executors().keys(), _PATIENCE, "Spark has lost the executors")
+
+    def decommissioned(self, executors: set[int]) -> None:
+        """The signal that an executor gets from a machine that is about to go. It ends after its task."""
+        for pid in executors:
+            os.kill(pid, signal.SIGPWR)
+        until(lambda: not executors & self.executors().keys(), _PATIENCE, "Spark gives them no more tasks")
+        assert all(pid in family(os.getpid()) for pid in executors), "their tasks still run"
+
+    def dropped(self, executors: set[int]) -> None:
+        """The others have done their part of the batch, and go with what they keep of it."""
+        idle = until(lambda: self.executors().keys() - executors, _PATIENCE, "an idle executor")
+        if not self._dynamic:  # as ExecutorAllocationManager does it
+            names = self._jvm.PythonUtils.toSeq([name for pid, name in self.executors().items() if pid in idle])
+            until(lambda: not self._backend.killExecutors(names, False, False, False).isEmpty(), _PATIENCE, "it goes")
+        until(lambda: not idle & family(os.getpid()).keys(), _PATIENCE, "the idle executors have ended")
+
+
+# -- the program ----------------------------------------------------------------------------------------
+
+
+def options_of(query: str, bootstrap: str, topic: str, home: Path) -> dict[str, str]:
+    claims = {"store": f"sqlite:///{home}/rows.db", "columns": "topic,partition,offset,value,range"}
+    return {
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "group.id": f"{topic}-{query}",
+        "kafka.max.partition.fetch.bytes": str(256 * 1024),
+        "minPartitions": str(PARTITIONS),
+        "minOffsetsPerTrigger": str(PARTITIONS * ROWS),  # each batch has one fault
+        "maxTriggerDelay": "10m",
+        **(claims if query == "claims" else {}),
+    }
+
+
+def start(spark: Any, query: str, bootstrap: str, topic: str, home: Path) -> Any:
+    from pyspark.sql import functions as F
+
+    from managedconsumer.spark.claims.sql import SqlClaims
+
+    options = options_of(query, bootstrap, topic, home)
+    frame = spark.readStream.format("managedkafka").options(**options).load()
+    frame = frame.withColumn("size", F.udf(meeting(query, home), "long", useArrow=False)("value")).drop("value")
+    if query == "claims":
+
+        def insert(connection: Any, rows: Any) -> None:
+            connection.execute("CREATE TABLE IF NOT EXISTS rows (part INTEGER, at INTEGER, size INTEGER)")
+            found = [tuple(row) for row in rows.select("partition", "offset", "size").collect()]
+            connection.executemany("INSERT INTO rows VALUES (?, ?, ?)", found)
+
+        writer = frame.writeStream.foreachBatch(SqlClaims(options["store"]).foreach_batch(insert))
+    else:
+        writer = frame.select("partition", "offset", "size").writeStream.format("parquet")
+        writer = writer.option("path", str(home / "out"))
+    return writer.queryName(query).option("checkpointLocation", str(home / f"checkpoint-{query}")).start()
+
+
+class Program:
+    """The two queries, and one batch of both after the other."""
+
+    def __init__(self, bootstrap: str, topic: str, home: Path, conf: Mapping[str, str]) -> None:
+        from managedconsumer.spark import make_session
+        from managedconsumer.spark.options import SourceOptions
+        from managedconsumer.spark.topics import TopicView
+
+        self.bootstrap, self.topic, self.home = bootstrap, topic, home
+        self.spark = make_session(
+            "faults",
+            "local-cluster[2,1,1024]",
+            driver_memory="512m",
+            quick_start=True,
+            log_file=home / "spark.log",
+            conf={**_CONF, **conf},
+        )
+        self.cluster = Cluster(self.spark, home, dynamic="spark.dynamicAllocation.enabled" in conf)
+        self.cluster.add_host()
+        self.queries = [start(self.spark, query, bootstrap, topic, home) for query in QUERIES]
+        options = [options_of(query, bootstrap, topic, home) for query in QUERIES]
+        self.views = [TopicView(SourceOptions.parse(each, streaming=True)) for each in options]
+        self.written = 0
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        def alive() -> Any:
+            for query in self.queries:
+                assert query.exception() is None, query.exception()
+            return condition()
+
+        return until(alive, _PATIENCE, what, sleep=lambda _: time.sleep(0.1))
+
+    def batch(self, fault: str) -> None:
+        """One batch, and the fault in it. It ends when both groups have committed."""
+        with Producer(self.bootstrap) as producer:
+            for partition in range(PARTITIONS):
+                records = [Record(_FILLER, b"k", 1000)] * ROWS
+                if partition == 0 and fault != "none":
+                    records[ROWS // 2] = Record(fault.encode(), b"k", 1000)
+                for first in range(0, ROWS, 100):
+                    producer.produce(self.topic, records[first : first + 100], partition=partition)
+        self.written += ROWS
+        if fault not in ("none", "failed", "copied"):
+            executors = self.until(lambda: self.cluster.at_work(fault), f"both queries come to {fault}")
+            getattr(self.cluster, fault)(executors)
+        if fault != "failed":
+            self.until(lambda: self.committed() if fault in ("none", "copied") else True, f"after {fault}")
+        (self.home / f"{fault}-over").touch()
+        self.until(self.committed, f"both groups have committed the batch with {fault}")
+
+    def committed(self) -> bool:
+        commits = [view.committed(view.partitions(), 20.0) for view in self.views]
+        return all([*each.values()] == [self.written] * PARTITIONS for each in commits)
+
+    def stop(self) -> None:
+        for query in self.queries:
+            query.stop()
+        for view in self.views:
+            view.close()
+        self.spark.stop()
+
+
+def drive(bootstrap: str, topic: str, home: Path, faults: list[str], conf: Mapping[str, str]) -> None:
+    """Run all faults, then write down what is in the files, how long each took, and the log."""
+    began = time.monotonic()
+    program = Program(bootstrap, topic, home, conf)
+    seconds = {}
+    try:
+        for fault in faults:
+            program.batch(fault)
+            seconds[fault], began = round(time.monotonic() - began, 1), time.monotonic()
+        rows = [tuple(row) for row in program.spark.read.parquet(str(home / "out")).collect()]
+        (home / "result.json").write_text(json.dumps({"rows": rows, "seconds": seconds}))
+    finally:
+        program.stop()
