@@ -22,7 +22,7 @@ from tests.waiting import until
 
 PARTITIONS, ROWS = 4, 1000  # of each partition, in each batch
 QUERIES = ("files", "claims")
-_FILLER = b"." * 4000  # of 4 MB for each task: it has not read all of it when the fault comes
+FILLER = b"." * 4000  # of 4 MB for each task: it has not read all of it when the fault comes
 _EXECUTOR = re.compile(r"CoarseGrainedExecutorBackend .*--executor-id (\d+)")
 _MASTER = re.compile(r"(?<=Starting Spark master at )spark://\S+")
 _PATIENCE = 120.0
@@ -44,33 +44,6 @@ _CONF = {
 # -- in a task ------------------------------------------------------------------------------------------
 
 
-def meet(fault: str, query: str, home: Path) -> None:
-    """Come to the message of a fault."""
-    from pyspark import TaskContext
-
-    context: Any = TaskContext.get()
-    first = context.attemptNumber() == 0
-    here, over = home / f"{fault}-{query}", home / f"{fault}-over"
-    if over.exists():
-        return
-    if fault == "failed":
-        if not here.exists():
-            here.touch()
-            raise RuntimeError("this attempt fails")
-    elif fault == "copied" and not first:
-        here.touch()  # the first attempt goes on, and both of them are about to end
-    else:
-        draft = here.with_suffix(f".{os.getpid()}")
-        draft.write_text(str(_parent(os.getppid())))  # of Spark's daemon, which has forked this worker
-        draft.rename(home / f"{here.name}-waits")
-        while not (here if fault == "copied" else over).exists():
-            time.sleep(0.02)
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-
 def meeting(query: str, home: Path) -> Callable[[bytes], int]:
     """The function of a query that all values go through."""
 
@@ -82,17 +55,44 @@ def meeting(query: str, home: Path) -> Callable[[bytes], int]:
     return look
 
 
+def meet(fault: str, query: str, home: Path) -> None:
+    """Come to the message of a fault, ``<number of the batch>-<name>``."""
+    from pyspark import TaskContext
+
+    context: Any = TaskContext.get()
+    here, over = home / f"{fault}-{query}", home / f"{fault}-over"
+    if here.exists() or over.exists():
+        return
+    if fault.endswith("failed"):
+        here.touch()
+        raise RuntimeError("this attempt fails")
+    if fault.endswith("copied"):
+        if context.attemptNumber():
+            here.touch()  # now the first attempt goes on, too, and both of them are about to end
+        over = here
+    else:
+        draft = home / f"{fault}-{query}.{os.getpid()}"
+        draft.write_text(str(_parent(os.getppid())))  # the parent is Spark's daemon, whose parent is the executor
+        draft.rename(home / f"{fault}-{query}-waits")
+    while not over.exists():
+        time.sleep(0.02)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 # -- what is done to executors --------------------------------------------------------------------------
 
 
 class Cluster:
-    """The executors of a session."""
+    """The executors of a session: their processes, and the names that Spark gave them."""
 
     def __init__(self, spark: Any, home: Path, *, dynamic: bool) -> None:
         self._home, self._dynamic = home, dynamic
         self._jvm, self._gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
-        self._conf = spark.sparkContext._jsc.sc().conf()
-        self._backend = spark.sparkContext._jsc.sc().schedulerBackend()
+        self._context = spark.sparkContext._jsc.sc()
+        self._backend = self._context.schedulerBackend()
 
     def add_host(self) -> None:
         """Start a worker with another address: a copy of a task never runs on the host of the first attempt."""
@@ -101,40 +101,57 @@ class Cluster:
         masters[0] = url[0]
         none = self._jvm.scala.Option.empty()
         self._jvm.org.apache.spark.deploy.worker.Worker.startRpcEnvAndEndpoint(
-            "127.0.0.2", 0, 0, 1, 1024, masters, str(self._home / "work"), none, self._conf, none
+            "127.0.0.2", 0, 0, 1, 1024, masters, str(self._home / "work"), none, self._context.conf(), none
         )
 
     def executors(self) -> dict[int, str]:
-        """The names of the executors that take tasks, by their processes."""
+        """Those that take tasks."""
         found = {pid: _EXECUTOR.search(command) for pid, command in family(os.getpid()).items()}
         named = {pid: match[1] for pid, match in found.items() if match}
         return {pid: name for pid, name in named.items() if self._backend.isExecutorActive(name)}
 
-    def at_work(self, fault: str) -> set[int]:
-        """The executors whose tasks wait for the end of the fault; empty as long as one query has no such task."""
-        found = [self._home / f"{fault}-{query}-waits" for query in QUERIES]
-        return {int(each.read_text()) for each in found} if all(each.exists() for each in found) else set()
+    def at_work(self, fault: str) -> dict[int, str]:
+        """Those whose tasks wait for the end of the fault; nothing as long as one query has no such task."""
+        waiting = [self._home / f"{fault}-{query}-waits" for query in QUERIES]
+        if not all(each.exists() for each in waiting):
+            return {}
+        pids = {int(each.read_text()) for each in waiting}
+        return {pid: name for pid, name in self.executors().items() if pid in pids}
 
-    def killed(self, executors: set[int]) -> None:
+    def killed(self, busy: Mapping[int, str]) -> None:
         """``kill -9``."""
-        for pid in executors:
+        for pid in busy:
             os.kill(pid, signal.SIGKILL)
-        until(lambda: not executors & self.executors().keys(), _PATIENCE, "Spark has lost the executors")
+        self._gone(busy)
 
-    def decommissioned(self, executors: set[int]) -> None:
-        """The signal that an executor gets from a machine that is about to go. It ends after its task."""
-        for pid in executors:
+    def decommissioned(self, busy: Mapping[int, str]) -> None:
+        """The signal that an executor gets before its machine goes away. It ends after its task."""
+        for pid in busy:
             os.kill(pid, signal.SIGPWR)
-        until(lambda: not executors & self.executors().keys(), _PATIENCE, "Spark gives them no more tasks")
-        assert all(pid in family(os.getpid()) for pid in executors), "their tasks still run"
+        self._gone(busy)
+        assert busy.keys() <= family(os.getpid()).keys(), "their tasks still run"
 
-    def dropped(self, executors: set[int]) -> None:
+    def dropped(self, busy: Mapping[int, str]) -> None:
         """The others have done their part of the batch, and go with what they keep of it."""
-        idle = until(lambda: self.executors().keys() - executors, _PATIENCE, "an idle executor")
-        if not self._dynamic:  # as ExecutorAllocationManager does it
-            names = self._jvm.PythonUtils.toSeq([name for pid, name in self.executors().items() if pid in idle])
-            until(lambda: not self._backend.killExecutors(names, False, False, False).isEmpty(), _PATIENCE, "it goes")
-        until(lambda: not idle & family(os.getpid()).keys(), _PATIENCE, "the idle executors have ended")
+
+        def go() -> dict[int, str]:
+            idle = {pid: name for pid, name in self.executors().items() if pid not in busy}
+            if self._dynamic or not idle:
+                return idle
+            names = self._jvm.PythonUtils.toSeq([*idle.values()])  # the arguments are ExecutorAllocationManager's
+            return {} if self._backend.killExecutors(names, False, False, False).isEmpty() else idle
+
+        gone = until(go, _PATIENCE, "an executor is idle", sleep=_seldom)
+        self._gone(gone)
+        until(lambda: not gone.keys() & family(os.getpid()).keys(), _PATIENCE, "it has ended", sleep=_seldom)
+
+    def _gone(self, executors: Mapping[int, str]) -> None:
+        names = executors.values()
+        until(lambda: not any(map(self._backend.isExecutorActive, names)), _PATIENCE, "no more tasks", sleep=_seldom)
+
+
+def _seldom(_: float) -> None:
+    time.sleep(0.1)
 
 
 # -- the program ----------------------------------------------------------------------------------------
@@ -207,24 +224,23 @@ class Program:
                 assert query.exception() is None, query.exception()
             return condition()
 
-        return until(alive, _PATIENCE, what, sleep=lambda _: time.sleep(0.1))
+        return until(alive, _PATIENCE, what, sleep=_seldom)
 
-    def batch(self, fault: str) -> None:
-        """One batch, and the fault in it. It ends when both groups have committed."""
+    def batch(self, name: str) -> None:
+        """One batch of each query, with a fault in it. It ends when both groups have committed."""
+        fault = f"{self.written // ROWS}-{name}"
         with Producer(self.bootstrap) as producer:
             for partition in range(PARTITIONS):
-                records = [Record(_FILLER, b"k", 1000)] * ROWS
-                if partition == 0 and fault != "none":
+                records = [Record(FILLER, b"k", 1000)] * ROWS
+                if partition == 0:
                     records[ROWS // 2] = Record(fault.encode(), b"k", 1000)
                 for first in range(0, ROWS, 100):
                     producer.produce(self.topic, records[first : first + 100], partition=partition)
         self.written += ROWS
-        if fault not in ("none", "failed", "copied"):
-            executors = self.until(lambda: self.cluster.at_work(fault), f"both queries come to {fault}")
-            getattr(self.cluster, fault)(executors)
-        if fault != "failed":
-            self.until(lambda: self.committed() if fault in ("none", "copied") else True, f"after {fault}")
-        (self.home / f"{fault}-over").touch()
+        if name not in ("failed", "copied"):
+            busy = self.until(lambda: self.cluster.at_work(fault), f"both queries come to {fault}")
+            getattr(self.cluster, name)(busy)
+            (self.home / f"{fault}-over").touch()
         self.until(self.committed, f"both groups have committed the batch with {fault}")
 
     def committed(self) -> bool:
@@ -240,14 +256,13 @@ class Program:
 
 
 def drive(bootstrap: str, topic: str, home: Path, faults: list[str], conf: Mapping[str, str]) -> None:
-    """Run all faults, then write down what is in the files, how long each took, and the log."""
-    began = time.monotonic()
+    """Run the faults; write down the rows in the files, and how long (seconds) each fault took."""
+    began, seconds = time.monotonic(), []
     program = Program(bootstrap, topic, home, conf)
-    seconds = {}
     try:
         for fault in faults:
             program.batch(fault)
-            seconds[fault], began = round(time.monotonic() - began, 1), time.monotonic()
+            seconds.append(round(time.monotonic() - began, 1))
         rows = [tuple(row) for row in program.spark.read.parquet(str(home / "out")).collect()]
         (home / "result.json").write_text(json.dumps({"rows": rows, "seconds": seconds}))
     finally:
