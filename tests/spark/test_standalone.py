@@ -25,8 +25,11 @@ import sys
 from pyspark.sql import SparkSession
 from managedconsumer.spark import ManagedKafkaSource
 
-bootstrap, topic, home = sys.argv[1:]
+bootstrap, topic, home, *archive = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
+if archive:  # before the registration, and before functions of the user are made
+    spark.sparkContext.addArchive(archive[0] + "#shipped")
+    spark.sparkContext.environment["PYTHONPATH"] = "./shipped"
 spark.dataSource.register(ManagedKafkaSource)
 
 def where(_):
@@ -84,15 +87,16 @@ def cluster(tmp_path: Path) -> Iterator[str]:
             process.wait(30)
 
 
-def shipped_as(way: str, archive: str) -> list[str]:
-    """The options of ``spark-submit``; these ways are in docs/howto/spark_clusters.rst."""
-    if way == "py-files":
-        return ["--py-files", archive]
-    return ["--archives", f"{archive}#shipped", "--conf", "spark.executorEnv.PYTHONPATH=./shipped"]
+#: The options of ``spark-submit``; these ways are in docs/howto/spark_clusters.rst. ``program``: it ships the archive.
+_WAYS = {
+    "archives": ("--archives", "{archive}#shipped", "--conf", "spark.executorEnv.PYTHONPATH=./shipped"),
+    "program": (),
+    "py-files": ("--py-files", "{archive}"),
+}
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("way", ["archives", "py-files"])
+@pytest.mark.parametrize("way", _WAYS)
 def test_executors_read_with_the_package_that_was_shipped(
     way: str, cluster: str, kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -110,22 +114,19 @@ def test_executors_read_with_the_package_that_was_shipped(
         str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
         *("--master", cluster, "--driver-memory", "512m", "--executor-memory", "512m"),
         *("--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.testing.memory=536870912"),
-        *("--conf", "spark.ui.enabled=false", *shipped_as(way, archive)),
-        *(str(app), kafka44.bootstrap, name, str(tmp_path)),
+        *("--conf", "spark.ui.enabled=false", *(each.format(archive=archive) for each in _WAYS[way])),
+        *(str(app), kafka44.bootstrap, name, str(tmp_path), *([archive] if way == "program" else [])),
     ]
-    # spark-submit itself puts --py-files on the driver's path.
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(shipped) if way == "archives" else "",
-        "PYSPARK_PYTHON": sys.executable,
-    }
+    # The driver's own: "spark-submit" puts --py-files there.
+    path = "" if way == "py-files" else str(shipped)
+    environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
         submit, capture_output=True, text=True, timeout=600, env=environment, cwd=tmp_path, check=False
     )
     said = done.stdout.splitlines()
     assert "BATCH 20000 20000" in said, done.stdout + done.stderr[-4000:]
     assert "STREAM 20000 20000" in said
-    implementation = RecordChunk.__module__ if way == "archives" else "managedconsumer.wire.records._records_py"
+    implementation = "managedconsumer.wire.records._records_py" if way == "py-files" else RecordChunk.__module__
     shipped_rows = [line for line in said if line.startswith("SHIPPED")]
     assert shipped_rows == [f"SHIPPED True {implementation}"] * 2, "both workers read with what was shipped"
     assert "WORKERS 2" in said
