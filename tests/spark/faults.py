@@ -35,9 +35,7 @@ _CONF = {
     "spark.task.maxFailures": "4",
     "spark.decommission.enabled": "true",
     "spark.speculation": "true",
-    "spark.speculation.quantile": "0.5",
     "spark.speculation.multiplier": "1.1",
-    "spark.speculation.minTaskRuntime": "4s",
 }
 
 
@@ -93,6 +91,7 @@ class Cluster:
         self._jvm, self._gateway = spark.sparkContext._jvm, spark.sparkContext._gateway
         self._context = spark.sparkContext._jsc.sc()
         self._backend = self._context.schedulerBackend()
+        self._seen: dict[int, str] = {}
 
     def add_host(self) -> None:
         """Start a worker with another address: a copy of a task never runs on the host of the first attempt."""
@@ -108,15 +107,23 @@ class Cluster:
         """Those that take tasks."""
         found = {pid: _EXECUTOR.search(command) for pid, command in family(os.getpid()).items()}
         named = {pid: match[1] for pid, match in found.items() if match}
-        return {pid: name for pid, name in named.items() if self._backend.isExecutorActive(name)}
+        active = {pid: name for pid, name in named.items() if self._backend.isExecutorActive(name)}
+        self._seen |= active
+        return active
+
+    def begin(self, fault: str) -> None:
+        """Let Spark copy tasks only where that is the fault: a copy waits, too, on an executor that has to be idle."""
+        self._context.conf().set("spark.speculation.quantile", "0.5" if fault == "copied" else "1.0")
+        if fault == "dropped" and not self._dynamic:  # all of them take part in the batch
+            until(lambda: len(self.executors()) == 3, _PATIENCE, "three executors", sleep=_seldom)
+        self._seen = {}
 
     def at_work(self, fault: str) -> dict[int, str]:
         """Those whose tasks wait for the end of the fault; nothing as long as one query has no such task."""
-        waiting = [self._home / f"{fault}-{query}-waits" for query in QUERIES]
+        executors, waiting = self.executors(), [self._home / f"{fault}-{query}-waits" for query in QUERIES]
         if not all(each.exists() for each in waiting):
             return {}
-        pids = {int(each.read_text()) for each in waiting}
-        return {pid: name for pid, name in self.executors().items() if pid in pids}
+        return {pid: executors[pid] for pid in {int(each.read_text()) for each in waiting} if pid in executors}
 
     def killed(self, busy: Mapping[int, str]) -> None:
         """``kill -9``."""
@@ -135,9 +142,10 @@ class Cluster:
         """The others have done their part of the batch, and go with what they keep of it."""
 
         def go() -> dict[int, str]:
-            idle = {pid: name for pid, name in self.executors().items() if pid not in busy}
-            if self._dynamic or not idle:
-                return idle
+            active = self.executors()
+            if self._dynamic:
+                return {pid: name for pid, name in self._seen.items() if pid not in busy}
+            idle = {pid: name for pid, name in active.items() if pid not in busy}
             names = self._jvm.PythonUtils.toSeq([*idle.values()])  # the arguments are ExecutorAllocationManager's
             return {} if self._backend.killExecutors(names, False, False, False).isEmpty() else idle
 
@@ -229,6 +237,7 @@ class Program:
     def batch(self, name: str) -> None:
         """One batch of each query, with a fault in it. It ends when both groups have committed."""
         fault = f"{self.written // ROWS}-{name}"
+        self.cluster.begin(name)
         with Producer(self.bootstrap) as producer:
             for partition in range(PARTITIONS):
                 records = [Record(FILLER, b"k", 1000)] * ROWS

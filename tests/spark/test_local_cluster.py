@@ -42,7 +42,12 @@ _DYNAMIC = {
     "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
     "spark.decommission.enabled": "false",
 }
-_MOVING = {"spark.decommission.enabled": "true", "spark.storage.decommission.enabled": "true"}
+# Idle executors hand on what they keep before they go.
+_MOVING = {
+    "spark.decommission.enabled": "true",
+    "spark.storage.decommission.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "false",
+}
 
 
 @pytest.mark.timeout(500)
@@ -75,6 +80,7 @@ def test_no_row_is_missing_or_twice(
         "failed": "RuntimeError: this attempt fails",
         "copied": "as speculatable",
         "decommissioned": "Decommission executors",
+        "dropped": "removed due to idle timeout" if conf else "Requesting to kill executor(s)",
     }
     assert [fault for fault in faults if signs.get(fault, "") not in log] == [], "Spark has seen them"
 
