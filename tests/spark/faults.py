@@ -123,7 +123,8 @@ class Cluster:
         executors, waiting = self.executors(), [self._home / f"{fault}-{query}-waits" for query in QUERIES]
         if not all(each.exists() for each in waiting):
             return {}
-        return {pid: executors[pid] for pid in {int(each.read_text()) for each in waiting} if pid in executors}
+        pids = {int(each.read_text()) for each in waiting}
+        return {pid: executors[pid] for pid in pids} if pids <= executors.keys() else {}
 
     def killed(self, busy: Mapping[int, str]) -> None:
         """``kill -9``."""
