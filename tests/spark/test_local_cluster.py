@@ -1,10 +1,13 @@
-"""Executors that are processes of their own: one is killed in the middle of a query, and each row is there once."""
+"""Executors that are processes of their own are lost in the middle of batches, and each row is there once.
+
+What happens, and to whom: ``tests/spark/faults.py``.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
+import sqlite3
 import subprocess
 import sys
 from collections import Counter
@@ -14,84 +17,94 @@ from pathlib import Path
 import pytest
 
 from managedconsumer.testing import DevBroker
-from tests.spark.conftest import committed, produce
-from tests.spark.trees import family, kill_family
-from tests.waiting import until
+from tests.spark.conftest import committed
+from tests.spark.faults import FILLER, PARTITIONS, QUERIES, ROWS
+from tests.spark.trees import kill_family
 
 pytestmark = pytest.mark.spark
 
-_ROWS, _BATCH = 4000, 400
-_EXECUTOR = "CoarseGrainedExecutorBackend"
-
-# Each batch waits in a task for a file: so an executor is killed while a task of it runs.
-_APP = """
+_SCRIPT = """
 import json, sys
 from pathlib import Path
-from pyspark.sql import SparkSession, functions as F
-from managedconsumer.spark import ManagedKafkaSource
-
-bootstrap, topic, home = sys.argv[1:]
-conf = {"spark.executor.memory": "512m", "spark.testing.memory": "536870912", "spark.driver.memory": "512m",
-        "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1"}
-spark = SparkSession.builder.master("local-cluster[2,1,1024]").config(map=conf).getOrCreate()
-spark.dataSource.register(ManagedKafkaSource)
-options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest", "group.id": topic,
-           "maxOffsetsPerTrigger": "BATCH"}
-stream = spark.readStream.format("managedkafka").options(**options).load()
-
-@F.udf("long")
-def slowly(offset):
-    import time
-    if offset % 100 == 99 and offset > 200:
-        Path(home, "at-work").touch()
-        while not Path(home, "killed").exists():
-            time.sleep(0.05)
-    return offset
-
-query = (stream.select("partition", slowly("offset").alias("offset")).writeStream.format("parquet")
-    .option("path", home + "/out").option("checkpointLocation", home + "/checkpoint").start())
-while query.isActive and sum(each["numInputRows"] for each in query.recentProgress) < ROWS:
-    query.awaitTermination(1)
-query.processAllAvailable()
-rows = [tuple(row) for row in spark.read.parquet(home + "/out").collect()]
-Path(home, "rows").write_text(json.dumps(rows))
-spark.stop()
+from tests.spark.faults import drive
+bootstrap, topic, home, faults, conf = sys.argv[1:]
+drive(bootstrap, topic, Path(home), json.loads(faults), json.loads(conf))
 """
+_FAULTS = ("killed", "failed", "copied", "decommissioned", "dropped")
+
+_DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.maxExecutors": "3",
+    # It also drops executors that keep something which the batch needs still.
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    "spark.dynamicAllocation.cachedExecutorIdleTimeout": "1s",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
+    "spark.decommission.enabled": "false",
+}
+# Idle executors hand on what they keep before they go.
+_MOVING = {
+    "spark.decommission.enabled": "true",
+    "spark.storage.decommission.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "false",
+}
 
 
-@pytest.mark.timeout(300)
-def test_an_executor_is_killed_and_no_row_is_missing_or_twice(
-    kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path
+@pytest.mark.timeout(500)
+@pytest.mark.parametrize(
+    ("faults", "conf"),
+    [
+        pytest.param(_FAULTS, {}, id="fixed"),
+        pytest.param(("dropped", "killed", "dropped"), _DYNAMIC, id="dynamic", marks=pytest.mark.soak),
+        pytest.param(("dropped", "dropped"), _DYNAMIC | _MOVING, id="dynamic-moving", marks=pytest.mark.soak),
+    ],
+)
+def test_no_row_is_missing_or_twice(
+    faults: tuple[str, ...], conf: dict[str, str], kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path
 ) -> None:
-    name = topic(kafka44, 4)
-    produce(kafka44, name, _ROWS)
-    here = str(Path(__file__).parents[2])
-    code = _APP.replace("BATCH", str(_BATCH)).replace("ROWS", str(_ROWS))
-    log = tmp_path / "log"
-    with log.open("wb") as out:
-        app = subprocess.Popen(
-            [sys.executable, "-c", code, kafka44.bootstrap, name, str(tmp_path)],
-            env={**os.environ, "PYTHONPATH": here, "PYSPARK_PYTHON": sys.executable},
-            cwd=tmp_path,
-            stdout=out,
-            stderr=out,
+    name = topic(kafka44, PARTITIONS)
+    run(kafka44.bootstrap, name, tmp_path, faults, conf)
+    result = json.loads((tmp_path / "result.json").read_text())
+    print(f"{' '.join(faults)}: done after {result['seconds']} s, with {len(result['rows'])} rows in the files")
+    with sqlite3.connect(tmp_path / "rows.db") as connection:
+        stored = connection.execute("SELECT part, at, size FROM rows").fetchall()
+    connection.close()
+    for query, rows in zip(QUERIES, (result["rows"], stored), strict=True):
+        assert Counter(map(tuple, rows)) == everything(faults), query
+        assert committed(kafka44, name, f"{name}-{query}") == dict.fromkeys(range(PARTITIONS), ROWS * len(faults))
+        for number, fault in enumerate(faults):
+            assert (tmp_path / f"{number}-{fault}-{query}{'' if fault in ('failed', 'copied') else '-waits'}").exists()
+    log = (tmp_path / "spark.log").read_text()
+    signs = {
+        "killed": "Lost executor",
+        "failed": "RuntimeError: this attempt fails",
+        "copied": "as speculatable",
+        "decommissioned": "Decommission executors",
+        "dropped": "removed due to idle timeout" if conf else "Requesting to kill executor(s)",
+    }
+    assert [fault for fault in faults if signs.get(fault, "") not in log] == [], "Spark has seen them"
+
+
+def everything(faults: tuple[str, ...]) -> Counter[tuple[int, int, int]]:
+    """Partition, offset and size of all messages; those of the faults have their name."""
+    wanted = {(part, at): len(FILLER) for part in range(PARTITIONS) for at in range(ROWS * len(faults))}
+    wanted |= {(0, ROWS * n + ROWS // 2): len(f"{n}-{fault}") for n, fault in enumerate(faults)}
+    return Counter((*place, size) for place, size in wanted.items())
+
+
+def run(bootstrap: str, topic: str, home: Path, faults: tuple[str, ...], conf: dict[str, str]) -> None:
+    """The program, to its end."""
+    out = home / "out.log"
+    with out.open("wb") as file:
+        program = subprocess.Popen(
+            [sys.executable, "-c", _SCRIPT, bootstrap, topic, str(home), json.dumps(faults), json.dumps(conf)],
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            cwd=home,
+            stdout=file,
+            stderr=file,
         )
     try:
-
-        def at_work() -> bool:
-            assert app.poll() is None, log.read_text()[-3000:]
-            return (tmp_path / "at-work").exists()
-
-        until(at_work, 200, "a task is in the middle of a batch")
-        executors = [pid for pid, command in family(app.pid).items() if _EXECUTOR in command]
-        assert len(executors) >= 2, "one of them goes on"
-        os.kill(executors[-1], signal.SIGKILL)
-        (tmp_path / "killed").touch()
-        assert app.wait(200) == 0, log.read_text()[-3000:]
-        assert "Lost executor" in log.read_text(), "Spark has seen it"
+        assert program.wait(450) == 0, out.read_text()[-3000:]
     finally:
-        kill_family(app.pid)
-        app.wait()
-    rows = Counter(map(tuple, json.loads((tmp_path / "rows").read_text())))
-    assert rows == Counter((partition, offset) for partition in range(4) for offset in range(_ROWS // 4))
-    assert sum(committed(kafka44, name, name).values()) <= _ROWS
+        kill_family(program.pid)
+        program.wait()
