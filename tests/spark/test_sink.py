@@ -97,12 +97,20 @@ def test_an_option_outranks_the_column_topic_and_the_log_says_so(caplog: pytest.
 
 
 def test_rows_of_pyspark_4_0_and_small_memory(kafka44: DevBroker, topic: MakeTopic) -> None:
-    """Its streams hand over ``Row``s. More rows than the queue holds wait."""
+    """Its streams hand over ``Row``s, with a bytearray for a binary value. More rows than the queue holds wait."""
     name = topic(kafka44)
-    rows = (T.Row(value=bytearray(b"%05d" % number), more=None) for number in range(3000))
-    made = Sink(options(kafka44, name, **{"kafka.buffer.memory": "4096"}), schema("value binary, more void"))
+    headers = [T.Row(key="h", value=bytearray(b"x")), T.Row(key="none", value=None)]
+    rows = (
+        T.Row(value=bytearray(b"%05d" % number), more=None, headers=headers if number else None)
+        for number in range(3000)
+    )
+    kinds = schema(f"value binary, more void, headers {HEADERS}")
+    made = Sink(options(kafka44, name, **{"kafka.buffer.memory": "4096"}), kinds)
     assert made.write(rows).records == 3000
     assert read(kafka44, name) == [b"%05d" % number for number in range(3000)]
+    found = [each for batch in read_arrow(name, kafka44.bootstrap, columns=["headers"]) for each in batch["headers"]]
+    pairs = [{"key": "h", "value": b"x"}, {"key": "none", "value": None}]
+    assert [each.as_py() for each in found] == [None, *[pairs] * 2999]
 
 
 def read(broker: DevBroker, topic: str) -> list[bytes | None]:
