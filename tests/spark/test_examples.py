@@ -62,7 +62,7 @@ def test_the_examples(kafka44: DevBroker, topic: Callable[..., str], tmp_path: P
     assert example("spark_sql").main(*place).groupBy().sum("views").first()[0] == 20_000
 
     sent = run("spark_to_kafka", *place, topic(kafka44), str(tmp_path / "sent")).load().collect()
-    assert len({row.headers[0].value for row in sent}) == len(sent) == 20_000
+    assert len({bytes(row.headers[0].value) for row in sent}) == len(sent) == 20_000
 
     users = {user for user, _ in tally}
     assert run("spark_merge", *place, str(tmp_path / "merged")).to_pyarrow_table().num_rows == len(users)
