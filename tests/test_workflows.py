@@ -55,6 +55,12 @@ def test_ci_tries_each_python_with_both_twins_and_each_kafka() -> None:
     assert ci["kafka"]["strategy"]["matrix"] == {"kafka": list(KAFKAS)}
 
 
+def test_ci_tries_each_pyspark() -> None:
+    wanted = {f"pyspark4.{number}" for number in range(4)}
+    assert wanted <= set(jobs("ci")["rest"]["strategy"]["matrix"]["part"])
+    assert wanted == {name for name in environments() if name.startswith("pyspark")}
+
+
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_what_a_workflow_runs_exists(path: Path) -> None:
     for name, job in jobs(path.stem).items():

@@ -6,7 +6,6 @@ exact as the pause between two reports.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from managedconsumer.errors import ConfigurationError
-from managedconsumer.spark.ranges import StreamOffset, log_ends
+from managedconsumer.spark.ranges import StreamOffset, log_ends, reported
 from managedconsumer.structs import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -115,8 +114,8 @@ class LagListener(StreamingQueryListener):
 
     def _look(self, query: str, number: int, progress: Any, source: Any) -> SourceLag | None:
         try:
-            offset = StreamOffset.from_json(json.loads(source.endOffset))
-            logs = log_ends(json.loads(source.latestOffset or "null") or {})
+            offset = StreamOffset.from_json(reported(source.endOffset))
+            logs = log_ends(reported(source.latestOffset))
         except (ConfigurationError, TypeError, ValueError):
             return None  # another source
         ends = {tp: max(logs.get(tp, at), at) for tp, at in offset.ends.items()}

@@ -6,7 +6,6 @@ it is a member of its group and commits by itself.
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import Any, Mapping
 
@@ -26,7 +25,7 @@ from managedconsumer.runtime.cluster.coordinator_link import CoordinatorLink
 from managedconsumer.runtime.cluster.offsets import OffsetClient
 from managedconsumer.runtime.net.settings import ConnectionSettings
 from managedconsumer.runtime.waiting.handlers import ThreadingHandler
-from managedconsumer.spark.ranges import plain_offsets
+from managedconsumer.spark.ranges import plain_offsets, reported
 from managedconsumer.spark.security import security_from
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
@@ -45,7 +44,7 @@ def end_offsets(progress: Any) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for source in progress.sources:
         if source.description.startswith(_SPARKS_SOURCE) and source.endOffset:
-            found |= plain_offsets(json.loads(source.endOffset))
+            found |= plain_offsets(reported(source.endOffset))
     return found
 
 

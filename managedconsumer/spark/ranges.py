@@ -11,6 +11,7 @@ truncated, and a topic that was created again. ``query`` is the name that the qu
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from operator import add
 from typing import Any, Callable, Collection, Iterable, Mapping, NamedTuple
@@ -41,6 +42,26 @@ Ranges = dict[TopicPartition, OffsetRange]
 def plain_offsets(nested: Mapping[str, Mapping[str, Any]]) -> dict[TopicPartition, int]:
     """Return offsets in Spark's usual form, ``{"topic": {"0": 42}}``, by partition."""
     return {TopicPartition(topic, int(number)): int(at) for topic, ats in nested.items() for number, at in ats.items()}
+
+
+def reported(offset: Any) -> dict[str, Any]:
+    """An offset of a progress report; {} if there is none, or if it is no JSON object, as the rate source's."""
+    if isinstance(offset, str):
+        try:
+            offset = json.loads(offset)
+        except ValueError:
+            offset = _as_python_writes_it(offset)
+    return offset if isinstance(offset, dict) else {}
+
+
+def _as_python_writes_it(text: str) -> Any:
+    """An offset that PySpark 4.0 and 4.1 report as ``str()`` of a dict: to clients of Spark Connect, for example."""
+    from ast import literal_eval
+
+    try:
+        return literal_eval(text)
+    except (ValueError, SyntaxError):
+        return None
 
 
 def log_ends(latest: Mapping[str, Any]) -> dict[TopicPartition, int]:

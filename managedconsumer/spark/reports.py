@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import json
-from ast import literal_eval
 from datetime import datetime, timezone
 from typing import Any, Mapping
 
@@ -14,7 +12,7 @@ from managedconsumer.admin.ages import ages
 from managedconsumer.compat.accept import accept_cluster
 from managedconsumer.consumers.insight import ProgressTable
 from managedconsumer.fetch.progress import PartitionProgress, moment_of
-from managedconsumer.spark.ranges import StreamOffset, log_ends, plain_offsets
+from managedconsumer.spark.ranges import StreamOffset, log_ends, plain_offsets, reported
 from managedconsumer.structs import TopicPartition
 
 Offsets = dict[TopicPartition, int]
@@ -28,7 +26,7 @@ class _Report:
         self.positions: Offsets = {}
         self.ends: Offsets = {}
         for source in report["sources"]:
-            end, latest = _loaded(source["endOffset"]), _loaded(source["latestOffset"])
+            end, latest = reported(source["endOffset"]), reported(source["latestOffset"])
             if "ranges" in end:
                 self.positions |= StreamOffset.from_json(end).ends
             elif end and str(source["description"]).startswith("KafkaV2"):  # Spark's own source
@@ -88,13 +86,3 @@ def _ages(
         return {tp: age for (tp, _), age in found.items()}
     finally:
         asked.close()
-
-
-def _loaded(value: Any) -> dict[str, Any]:
-    """Return the offsets of a source; {} without any, or if they are no JSON object, as the rate source's."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            value = literal_eval(value)  # PySpark 4.1 reports them as Python writes a dict
-    return value if isinstance(value, dict) else {}

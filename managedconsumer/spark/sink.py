@@ -100,13 +100,19 @@ class Sink:
     def _records(self, rows: Iterable[Any]) -> Iterator[Any]:
         for item in rows:
             if isinstance(item, tuple):  # streams of PySpark 4.0
-                found = (None if at is None else item[at] for at in self._places)
-                yield [bytes(each) if isinstance(each, bytearray) else each for each in found]
+                yield [None if at is None else _as_arrow_has_it(item[at]) for at in self._places]
                 continue
             for start in range(0, item.num_rows, _STEP):
                 part = item.slice(start, _STEP)
                 columns = [None if at is None else part.column(at).to_pylist() for at in self._places]
                 yield from zip(*(each or repeat(None, part.num_rows) for each in columns), strict=True)
+
+
+def _as_arrow_has_it(value: Any) -> Any:
+    """The value of a ``Row``: with bytes in place of a bytearray, also in headers."""
+    if isinstance(value, list):
+        return [{"key": each["key"], "value": _as_arrow_has_it(each["value"])} for each in value]
+    return bytes(value) if isinstance(value, bytearray) else value
 
 
 def _places(schema: Any, topic: str | None) -> list[int | None]:

@@ -78,7 +78,12 @@ def _types(options: SourceOptions) -> dict[str, T.DataType]:
 
         kinds[ERRORS] = errors_type(options.formats)
         kinds |= {name: decoder_of(each).type() for name, each in options.formats.items()}
-    return {name: from_arrow_type(kind) for name, kind in kinds.items()}
+    return {name: spark_type(kind) for name, kind in kinds.items()}
+
+
+def spark_type(kind: Any) -> T.DataType:
+    """The type of a column in Spark: of times without a zone TIMESTAMP_NTZ, also in PySpark 4.0 and 4.1."""
+    return from_arrow_type(kind, prefer_timestamp_ntz=True)
 
 
 class KafkaTask(InputPartition):

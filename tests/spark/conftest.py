@@ -34,10 +34,6 @@ def committed(broker: DevBroker, topic: str, group: str) -> dict[int, int]:
         view.close()
 
 
-#: For tests of what PySpark 4.0 and 4.1 do not have (docs/howto/spark_clusters.rst, "Versions of PySpark").
-needs_available_now = pytest.mark.skipif(not ADMISSION, reason="here Trigger.AvailableNow is one batch")
-
-
 def run_to_end(writer: Any) -> None:
     """Run a query until it has read everything, also where Trigger.AvailableNow is one batch."""
     if ADMISSION:
@@ -50,6 +46,20 @@ def run_to_end(writer: Any) -> None:
         finally:
             query.stop()
     assert query.exception() is None
+
+
+def run_by_starts(start: Callable[[], Any], done: Callable[[], bool]) -> None:
+    """Start a query with Trigger.AvailableNow once; where that is one batch, as often as needed.
+
+    See docs/howto/spark_clusters.rst, "Versions of PySpark".
+    """
+    for _ in range(1 if ADMISSION else 12):
+        query = start()
+        assert query.awaitTermination(90)
+        assert query.exception() is None
+        if done():
+            return
+    raise AssertionError("not done")
 
 
 @pytest.fixture

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import pickle
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any
+
+from pyspark.sql.pandas.types import to_arrow_type
 
 from managedconsumer.spark.ranges import StreamOffset
 from managedconsumer.spark.source import ManagedKafkaStreamReader
 
 #: False with PySpark 4.0 and 4.1.
 ADMISSION = find_spec("pyspark.sql.streaming.datasource") is not None
+#: For ``to_arrow_type`` and ``to_arrow_schema``: times in UTC, which are so without an argument in older PySpark.
+IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_type).parameters else {}
 Row = tuple[int, int]  # partition, offset
 
 

@@ -16,7 +16,7 @@ import pytest
 from managedconsumer.spark import PageViews
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka.producer import Producer, Record
-from tests.spark.conftest import needs_available_now
+from tests.spark.queries import ADMISSION
 from tests.spark.test_spark import write_views
 
 pytestmark = pytest.mark.spark
@@ -38,39 +38,51 @@ def example(name: str) -> Any:
     return module
 
 
-@needs_available_now
 @pytest.mark.usefixtures("spark")
 def test_the_examples(kafka44: DevBroker, topic: Callable[..., str], tmp_path: Path) -> None:
     name = topic(kafka44, 4, {"retention.ms": -1})
     tally = write_views(kafka44, name, 4, PageViews(20_000, users=50))
     place = (kafka44.bootstrap, name)
 
+    def run(name: str, *arguments: str) -> Any:
+        """Without admission control each start is one batch, which counts with the next start."""
+        made = example(name)
+        if not ADMISSION:
+            made.main(*arguments)
+        return made.main(*arguments)
+
     rows = example("spark_batch").main(*place).collect()
     assert sum(row.records for row in rows) == 20_000
 
-    windowed = example("spark_page_views").main(*place, str(tmp_path / "windows")).collect()
-    assert windowed, "all but the newest windows"
-    assert all(row["count"] == tally[row.user.encode(), int(row.window.start.timestamp() * 1000)] for row in windowed)
-
-    sums = example("spark_exactly_once").main(*place, str(tmp_path / "sums")).collect()
+    sums = run("spark_exactly_once", *place, str(tmp_path / "sums")).collect()
     assert {(row.user.encode(), int(row.start.timestamp() * 1000)): row.views for row in sums} == dict(tally)
 
     assert example("spark_listener").main(*place) == 20_000
 
     assert example("spark_sql").main(*place).groupBy().sum("views").first()[0] == 20_000
 
-    sent = example("spark_to_kafka").main(*place, topic(kafka44), str(tmp_path / "sent")).load().collect()
-    assert len({row.headers[0].value for row in sent}) == len(sent) == 20_000
+    sent = run("spark_to_kafka", *place, topic(kafka44), str(tmp_path / "sent")).load().collect()
+    assert len({bytes(row.headers[0].value) for row in sent}) == len(sent) == 20_000
 
     users = {user for user, _ in tally}
-    assert example("spark_merge").main(*place, str(tmp_path / "merged")).to_pyarrow_table().num_rows == len(users)
+    assert run("spark_merge", *place, str(tmp_path / "merged")).to_pyarrow_table().num_rows == len(users)
 
     orders = topic(kafka44, 2, {"retention.ms": -1})
     user, start = min(tally)
     with Producer(kafka44.bootstrap) as producer:  # the last millisecond of a window
         producer.produce(orders, [Record(b"order", user, start + 5 * 60_000 - 1)])
-    joined = example("spark_join").main(*place, orders, str(tmp_path / "joined")).collect()
+    joined = run("spark_join", *place, orders, str(tmp_path / "joined")).collect()
     assert len(joined) == tally[user, start]
+
+    windows = example("spark_page_views")
+    if not ADMISSION:
+        windows.main(*place, str(tmp_path / "windows"))
+        # A batch closes windows and the next one writes them. Spark adds one without records where it can, not here.
+        with Producer(kafka44.bootstrap) as producer:
+            producer.produce(name, [Record(b"view", b"late", max(start for _, start in tally))], partition=0)
+    windowed = windows.main(*place, str(tmp_path / "windows")).collect()
+    assert windowed, "all but the newest windows"
+    assert all(row["count"] == tally[row.user.encode(), int(row.window.start.timestamp() * 1000)] for row in windowed)
 
 
 @pytest.mark.soak

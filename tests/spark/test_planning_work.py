@@ -106,7 +106,7 @@ def test_no_collection_runs_while_a_batch_is_planned() -> None:
             query.reader.partitions(query.start, query.planned)
             assert not {"next", "to_read", "_tasks", "read", "write"} & set(ran)
             with pytest.raises(ConfigurationError):
-                query.reader.latestOffset({"version": 7}, query.reader.getDefaultReadLimit())
+                query.reader.latestOffset({"version": 7})
             assert gc.isenabled()
         finally:
             gc.callbacks.remove(note)

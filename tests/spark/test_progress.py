@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,11 +26,15 @@ def _progress(offsets: dict[str, int], *, name: str | None = None, kind: str = "
     return SimpleNamespace(progress=SimpleNamespace(name=name, id="1-2-3", batchId=4, sources=[source]))
 
 
-def test_each_progress_is_committed_once_it_is_told(broker: MemoryBroker) -> None:
+# A client of Spark Connect 4.0 or 4.1 is told offsets as Python writes a dict.
+@pytest.mark.parametrize("write", [json.dumps, str], ids=["classic", "Connect"])
+def test_each_progress_is_committed_once_it_is_told(broker: MemoryBroker, write: Callable[[Any], str]) -> None:
     listener = ProgressListener(broker.bootstrap, "monitoring")
     try:
-        listener.onQueryProgress(_progress({"0": 5, "1": 3}))
-        listener.onQueryProgress(_progress({"0": 7}))
+        for offsets in ({"0": 5, "1": 3}, {"0": 7}):
+            told = _progress(offsets)
+            told.progress.sources[0].endOffset = write({"views": offsets})
+            listener.onQueryProgress(told)
         listener.onQueryProgress(_progress({"0": 99}, kind="RateStreamV2"))
         until(lambda: listener.committed == ENDS)
         assert broker.committed("monitoring") == ENDS

@@ -13,16 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_type
+from pyspark.sql.pandas.types import to_arrow_type
 
 from managedconsumer.decoding.decoders import decoder_of
 from managedconsumer.decoding.formats import ValueFormat, decode
 from managedconsumer.errors import ConfigurationError
 from managedconsumer.runtime.cluster.shared_clusters import close_shared_clusters
+from managedconsumer.spark.source import spark_type
 from managedconsumer.testing import MemoryBroker
 from managedconsumer.typed_columns import format_of
 from tests.registries import Registry, framed
-from tests.spark.queries import Query
+from tests.spark.queries import IN_UTC, Query
 
 fastavro = pytest.importorskip("fastavro")
 NOON = dt.datetime(2026, 1, 2, 12, 0, 0, 500000, dt.timezone.utc)
@@ -67,7 +68,7 @@ def of(name: str, schema: Any, **more: str) -> ValueFormat:
 def read(value_format: ValueFormat, *values: bytes | None) -> tuple[list[Any], list[Any]]:
     decoder = decoder_of(value_format)
     # What Spark makes of the type, and back: its first look at the task's batches is whether they are the same.
-    assert to_arrow_type(from_arrow_type(decoder.type()), timezone="UTC") == decoder.type()
+    assert to_arrow_type(spark_type(decoder.type()), **IN_UTC) == decoder.type()
     ((made, errors),) = decode({"value": decoder}, {"value": pa.array(values, pa.binary())})
     column = made["value"]
     assert column.type == decoder.type()
@@ -149,10 +150,30 @@ def test_two_bad_json_values_make_no_good_ones(first: bytes, second: bytes) -> N
 
 
 def test_the_schema_of_a_dataframe() -> None:
-    wanted = T.StructType([T.StructField("page", T.StringType()), T.StructField("at", T.TimestampType())])
+    times = [T.StructField("at", T.TimestampType()), T.StructField("wall", T.TimestampNTZType())]
+    wanted = T.StructType([T.StructField("page", T.StringType()), *times])
     value_format = of("json", wanted.json())
-    assert from_arrow_type(decoder_of(value_format).type()) == wanted
-    assert read(value_format, b'{"page": "/", "at": "2026-01-02 12:00:00.5Z"}')[0] == [{"page": "/", "at": NOON}]
+    assert spark_type(decoder_of(value_format).type()) == wanted
+    value = b'{"page": "/", "at": "2026-01-02 12:00:00.5Z", "wall": "2026-01-02 12:00:00.5"}'
+    assert read(value_format, value)[0] == [{"page": "/", "at": NOON, "wall": NOON.replace(tzinfo=None)}]
+
+
+@pytest.mark.spark
+def test_a_dataframe_of_typed_values(spark: Any) -> None:
+    """Also of times without a zone, of which PySpark 4.0 and 4.1 make times with one if they are not told."""
+    wall = {"name": "wall", "type": {"type": "long", "logicalType": "local-timestamp-millis"}}
+    schema = {**AVRO, "fields": [*AVRO["fields"], wall]}  # type: ignore[misc]
+    noon = NOON.replace(tzinfo=None)
+    with MemoryBroker({"views": 1}) as broker:
+        broker.produce("views", [avro({**VIEW, "wall": noon}, schema), b"junk"])
+        options = {"value.format": "avro", "value.schema": json.dumps(schema), "columns": "offset,value,_errors"}
+        options |= {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": "views"}
+        frame = spark.read.format("managedkafka").options(**options).load()
+        assert frame.schema["value"].dataType["wall"].dataType == T.TimestampNTZType()  # type: ignore[index]
+        good, bad = frame.orderBy("offset").collect()
+    assert good["value"].asDict(recursive=True) == {**VIEW, "at": good["value"]["at"], "wall": noon}
+    assert good["value"]["at"].timestamp() == NOON.timestamp()
+    assert (good["_errors"], bad["value"], bytes(bad["_errors"]["value"])) == (None, None, b"junk")
 
 
 @pytest.fixture

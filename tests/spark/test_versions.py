@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -79,14 +80,17 @@ class TestWithoutAdmissionControl:
         produce(kafka44, name, 4)
         assert sorted(until(late.batch)) == [(p, 100) for p in range(4)]
 
-    def test_the_lag_is_known_from_the_offset(self, kafka44: DevBroker, topic: MakeTopic, query: MakeQuery) -> None:
+    @pytest.mark.parametrize("write", [json.dumps, str], ids=["classic", "a client of Spark Connect"])
+    def test_the_lag_is_known_from_the_offset(
+        self, kafka44: DevBroker, topic: MakeTopic, query: MakeQuery, write: Callable[[Any], str]
+    ) -> None:
         name = topic(kafka44, 4)
         produce(kafka44, name, 400)
         limited = query(kafka44, name, maxOffsetsPerTrigger="100")
         limited.batch()
         found: list[int] = []
         listener = LagListener(lambda source: found.append(source.lag_messages))
-        text = json.dumps(limited.start)
+        text = write(limited.start)
         source = SimpleNamespace(endOffset=text, latestOffset=text)
         progress = SimpleNamespace(id="q", name=None, batchId=0, timestamp="2026-11-25T00:00:00.000Z", sources=[source])
         listener.onQueryProgress(SimpleNamespace(progress=progress))  # type: ignore[arg-type]
