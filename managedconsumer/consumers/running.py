@@ -105,16 +105,13 @@ class Running:
         self._engine.life.check_process()  # a handler has forked, and this is the child: a loop is the parent's, too
         try:
             self._run.abandon()
-            problem = await driver.stop(self._stop) or problem
+            problem = await driver.stop(lambda: self._session.stop_now(self._engine.life.stop_timeout)) or problem
         finally:
             try:
                 await driver.join()
             finally:
                 self._finish()
         return self._result(problem)
-
-    def _stop(self) -> None:
-        self._session.stop_now(self._engine.life.stop_timeout)
 
     def _begin(self) -> None:
         """Take the consumer's messages from now on. Raises ConcurrentUseError during another run."""
