@@ -47,9 +47,6 @@ class ClassicGroup(Group):
         self._ids = 0
         self._saved: tuple[int, str | None, str | None, dict[str, MemberEntry]] = (0, None, None, {})
 
-    def accepts(self, member_id: str, generation: int) -> bool:
-        return member_id in self.members and generation == self.generation
-
     def check(self, body: Body, generation: int | None) -> int:
         """Return the error code for a member that is unknown, fenced, or of another generation; or 0."""
         member_id, instance = body["member_id"], body.get("group_instance_id")

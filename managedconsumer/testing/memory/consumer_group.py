@@ -87,10 +87,6 @@ class ModernGroup(Group):
             m.epoch in (self.epoch, _LEAVE_STATIC) and m.assigned == m.target for m in self.members.values()
         )
 
-    def accepts(self, member_id: str, generation: int) -> bool:
-        member = self.members.get(member_id)
-        return member is not None and member.epoch == generation
-
     def is_only(self, instance: str | None) -> bool:
         return instance is not None and {member.instance for member in self.members.values()} == {instance}
 
