@@ -438,12 +438,10 @@ class _Walk:
         other = self.other(owner)
         generation = min(self.truth[group, tp].generation for tp in tps) - self.chance.randint(0, 1)
         self.say(f"{other.name} claims {shown_of(tps)} in generation {generation}, which is over or not its own")
-        if generation < 0 or not self.refused(lambda: other.store.claim(group, tps, generation, other.name)):
-            if generation >= 0:
-                raise StoreCheckError(
-                    f"{other.name} may claim what {owner.name} has in a later generation, or in this one"
-                )
+        if generation < 0:
             return
+        if not self.refused(lambda: other.store.claim(group, tps, generation, other.name)):
+            raise StoreCheckError(f"{other.name} may claim what {owner.name} has in a later generation, or in this one")
         self.check_load(other.store, group)
         self.must_store(owner, self.messages(group, tps))
 
