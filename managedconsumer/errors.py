@@ -398,21 +398,12 @@ def _adopt_pykafka_bases() -> None:
     twins = vars(sys.modules.get(_PYKAFKA_EXCEPTIONS, object))
     if _LAST_NAME_PYKAFKA_DEFINES not in twins:  # not imported, or still being imported
         return
-    for ours in sorted(_descendants(Root), key=lambda cls: len(cls.__mro__)):  # parents first
+    mine = [each for each in globals().values() if isinstance(each, type) and issubclass(each, Root)]
+    for ours in sorted(mine, key=lambda cls: len(cls.__mro__)):  # parents first
         twin = twins.get(ours.__name__)
-        if isinstance(twin, type) and ours.__module__ == __name__ and twin not in ours.__bases__:
+        if isinstance(twin, type) and twin not in ours.__bases__:
             ours.__bases__ = (*ours.__bases__, twin)
     _adopted = True
-
-
-def _descendants(root: type[Root]) -> set[type[Root]]:
-    found, todo = {root}, [root]
-    while todo:
-        for child in todo.pop().__subclasses__():
-            if child not in found:
-                found.add(child)
-                todo.append(child)
-    return found
 
 
 # fmt: off

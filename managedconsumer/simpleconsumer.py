@@ -18,7 +18,6 @@ from managedconsumer.config import (
     wrong_kind,
 )
 from managedconsumer.consumers.api import ConsumerAPI
-from managedconsumer.structs import TopicPartition
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -71,17 +70,13 @@ class SimpleConsumer(ConsumerAPI):
         session = consumers.Session(topic, cluster, group, options, use_greenlets)
         super().__init__(session)
         session.close_with(self)
-        chosen = None if partitions is None else _choose(session, partitions)
+        if partitions is not None and (not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes)):
+            raise wrong_kind("partitions", partitions, "a list of Partition objects or numbers (or None: all)")
+        chosen = None if partitions is None else [session.accept(partition) for partition in partitions]
         self._reading = consumers.AssignedByUser(session, chosen)
         session.serve(self._reading)
         if check_bool("auto_start", auto_start):
             self.start()
-
-
-def _choose(session: consumers.Session, partitions: Iterable[Any]) -> list[TopicPartition]:
-    if not isinstance(partitions, Iterable) or isinstance(partitions, str | bytes):
-        raise wrong_kind("partitions", partitions, "a list of Partition objects or numbers (or None: all)")
-    return [session.accept(partition) for partition in partitions]
 
 
 class HeldConsumer(SimpleConsumer):

@@ -51,7 +51,8 @@ class _Endpoint:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("https", "http") or not parts.hostname:
-            raise ConfigurationError(f"url must be that of a token endpoint, https://..., not {_public(url)!r}")
+            public = url.rpartition("@")[2]
+            raise ConfigurationError(f"url must be that of a token endpoint, https://..., not {public!r}")
         if parts.username or parts.password:
             raise ConfigurationError("url must not have a user and a password: give client_id and client_secret")
         if timeout <= 0:
@@ -102,10 +103,6 @@ def _said(found: Any) -> str:
         return ", no JSON object"
     texts = [found[key] for key in ("error", "error_description") if isinstance(found.get(key), str)]
     return "".join(f", {text[:_MOST_TEXT]}" for text in texts)
-
-
-def _public(url: str) -> str:
-    return url.rpartition("@")[2]
 
 
 class ClientCredentials:

@@ -31,7 +31,7 @@ THIRD = {"simulation", "mutants", "fuzz", "wire", "coordinator"}
 PYTEST = [sys.executable, "-m", "pytest"]
 ORDINARY = ["-m", "not soak", "--long"]
 NICE = ["nice", "-n", "19"]
-ARCHIVES = [sys.executable, "-m", "managedconsumer.testing.kafka._record_classes", "4.4.0", "3.9.2"]
+ARCHIVES = [sys.executable, "-m", "tests.record_classes", "4.4.0", "3.9.2"]
 #: Run once more on the decoder in Python, where the accelerator is built.
 TWIN = [
     *("tests/wire", "tests/fetch", "tests/runtime/test_damage.py", "tests/runtime/test_buffers.py"),

@@ -14,7 +14,6 @@ from managedconsumer.admin.admin import Admin, Offsets
 from managedconsumer.admin.timestamps import parse_moment
 from managedconsumer.cli import _messages, _show
 from managedconsumer.cli._connection import with_admin
-from managedconsumer.errors import KafkaException
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
 
@@ -116,7 +115,8 @@ def _place(admin: Admin, topic: str, where: str, partitions: tuple[int, ...]) ->
 
 
 def _read(admin: Admin, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> Iterator[Message]:
-    return admin.read({tp: (first, end[tp]) for tp, first in start.items()}, _tell)
+    ranges = {tp: (first, end[tp]) for tp, first in start.items()}
+    return admin.read(ranges, lambda error: _show.tell(f"managedconsumer: passed over: {error}"))
 
 
 def _follow(admin: Admin, start: Offsets, topic: str) -> Iterator[Message]:
@@ -127,7 +127,3 @@ def _follow(admin: Admin, start: Offsets, topic: str) -> Iterator[Message]:
         yield from _read(admin, here, ends)
         here = {tp: max(offset, ends[tp]) for tp, offset in here.items()}
         time.sleep(_LOOK_EVERY)
-
-
-def _tell(error: KafkaException) -> None:
-    _show.tell(f"managedconsumer: passed over: {error}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
@@ -106,13 +106,11 @@ def _topic_name(topic: Any) -> str:
     return naming.checked_name(name)
 
 
-def accept_partition(
-    partition: Any, names: Iterable[str], known: Collection[TopicPartition] | None = None
-) -> TopicPartition:
+def accept_partition(partition: Any, names: Iterable[str]) -> TopicPartition:
     """Read a Partition (ours or pykafka's), its number (with one topic), a TopicPartition, or ``(topic, number)``.
 
-    ``names``: the topics it may be of; empty (with a pattern): any. ``known``: the partitions it may be, if that is to
-    be checked. Raises TypeError, or KafkaException for another partition.
+    ``names``: the topics it may be of; empty (with a pattern): any. Raises TypeError, or KafkaException for another
+    partition.
     """
     topics = list(names)
     tp = _partition_key(partition, topics)
@@ -120,11 +118,9 @@ def accept_partition(
         raise err.KafkaException(
             f"unknown partition {tp.partition} of topic {tp.topic!r}: this consumer reads {_listed(topics)}"
         )
-    if tp.partition < 0 or (known is not None and tp not in known):
-        there = sorted(entry.partition for entry in known or () if entry.topic == tp.topic)
+    if tp.partition < 0:
         raise err.KafkaException(
-            f"unknown partition {tp.partition} of topic {tp.topic!r}"
-            + (f": this consumer has {there}" if known is not None else ": partitions are numbered from 0")
+            f"unknown partition {tp.partition} of topic {tp.topic!r}: partitions are numbered from 0"
         )
     return tp
 

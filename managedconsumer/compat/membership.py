@@ -112,7 +112,8 @@ class ProtocolAssignor:
         pass through.
         """
         known = topic_partitions(cluster, members)
-        view = _view(cluster, known)
+        everything = (TopicPartition(topic, number) for topic, numbers in known.items() for number in numbers)
+        view = FrozenView(cluster) if isinstance(cluster, ClusterSnapshot) else FrozenView.of_partitions(everything)
         shares: dict[str, list[TopicPartition]] = {member: [] for member in members}
         for topic in known:
             owners: dict[int, str] = {}
@@ -120,7 +121,8 @@ class ProtocolAssignor:
             partitions = view.topic(topic).partitions
             for member_id, member in subscribers.items():
                 decided = self._decide(list(subscribers), dict(partitions), member_id)
-                for number in {_number_of(item) for item in decided}:
+                numbers: set[Any] = {getattr(item, "id", item) for item in decided}
+                for number in numbers:
                     self._check(topic, number, partitions, member, owners.setdefault(number, member))
                     shares[member].append(TopicPartition(topic, number))
             forgotten = sorted(set(partitions) - set(owners))
@@ -145,16 +147,6 @@ class ProtocolAssignor:
 
     def __repr__(self) -> str:
         return f"ProtocolAssignor({self.name!r})"
-
-
-def _view(cluster: TopicMetadata, known: Mapping[str, list[int]]) -> FrozenView:
-    if isinstance(cluster, ClusterSnapshot):
-        return FrozenView(cluster)
-    return FrozenView.of_partitions(TopicPartition(topic, n) for topic, numbers in known.items() for n in numbers)
-
-
-def _number_of(item: Any) -> Any:
-    return getattr(item, "id", item)
 
 
 def accept_assignors(membership_protocol: Any) -> list[Assignor]:

@@ -64,10 +64,14 @@ class AsyncReader:
                 return message
         raise StopAsyncIteration
 
-    async def batch(self, limit: int, timeout: float | None) -> list[Message]:
-        """Return up to ``limit`` messages for the calling task; an empty list after ``timeout`` seconds without one."""
+    def _act(self) -> int:
         who = self._task_number() or self._engine.handler.ident()
         thread_ids.acting.set(who)
+        return who
+
+    async def batch(self, limit: int, timeout: float | None) -> list[Message]:
+        """Return up to ``limit`` messages for the calling task; an empty list after ``timeout`` seconds without one."""
+        who = self._act()
         take = partial(self._engine.collector.take_many, limit=limit)
         while messages := await self._take(take, who, timeout):
             if good := self._reader.deserialize_all(messages, who):
@@ -78,8 +82,7 @@ class AsyncReader:
         """Return messages of one partition as Arrow columns for the calling task; None after ``timeout`` seconds."""
         import asyncio
 
-        who = self._task_number() or self._engine.handler.ident()
-        thread_ids.acting.set(who)
+        who = self._act()
         take = partial(self._engine.collector.take_columns, columns=names if typed is None else typed.raw)
 
         async def fetch(seconds: float | None) -> Any:

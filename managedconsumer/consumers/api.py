@@ -664,7 +664,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
                 "fetchers": engine.fetchers.alive(),
                 "handed_out": engine.collector.handed_out,
                 "implementation": __impl__,
-                "run": None if session.running is None else session.running.health(),
+                "run": None if session.running is None else session.running.run.health(),
             }
         return Health(known | {"live": not ill, "ready": not ill and not unready, "reasons": ill + unready})
 

@@ -36,10 +36,6 @@ _LAST_COMMIT = 5.0
 _FOR_EVER = float("inf")
 
 
-def _ignore(_offsets: Offsets, _response: Any) -> None:
-    return None
-
-
 class ConsumerCoordinator(BaseCoordinator):
     """Coordinates one consumer: ``subscription`` is a :class:`~managedconsumer.SubscriptionState`.
 
@@ -53,7 +49,7 @@ class ConsumerCoordinator(BaseCoordinator):
         "assignors": (RangePartitionAssignor, RoundRobinPartitionAssignor),
         "enable_auto_commit": True,
         "auto_commit_interval_ms": 5000,
-        "default_offset_commit_callback": _ignore,
+        "default_offset_commit_callback": lambda _offsets, _response: None,
         "exclude_internal_topics": True,
         "metric_group_prefix": "consumer",
         # An addition to kafka-python's:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Callable, Protocol
+from typing import Any, Callable
 
 from managedconsumer.results import check_result
+from managedconsumer.runtime.waiting.primitives import Event
 
 log = logging.getLogger(__name__)
-
-
-class Flag(Protocol):
-    """An event that can be waited for."""
-
-    def set(self) -> None: ...
-
-    def wait(self, timeout: float | None = None) -> bool: ...
 
 
 class Future:
     """Done once, with a value or an exception. Thread-safe."""
 
-    def __init__(self, flag: Flag) -> None:
+    def __init__(self, flag: Event) -> None:
         self._flag = flag
         self.is_done = False
         self.value: Any = None

@@ -165,7 +165,7 @@ class BaseCoordinator(ABC):
 
     def ensure_coordinator_known(self) -> None:
         """Block until the coordinator is known and connected. Raises errors that are not retriable (authorization)."""
-        backoff = self._backoff()
+        backoff = Backoff(*self._backoff_seconds(), self.handler.random)
         while self.coordinator_unknown():
             try:
                 self._link.supports("membership", schemas.JOIN_GROUP)
@@ -177,9 +177,6 @@ class BaseCoordinator(ABC):
                 self._pause(backoff, error)
             except err.KafkaException as error:
                 self._pause(backoff, error)
-
-    def _backoff(self) -> Backoff:
-        return Backoff(*self._backoff_seconds(), self.handler.random)
 
     def _backoff_seconds(self) -> tuple[float, float]:
         """Return the shortest and the longest pause between two attempts."""

@@ -181,7 +181,10 @@ class GroupLife:
         self.member.interrupt()
         if self._worker is not None:
             self._worker.join(timeout)
-        self._say_goodbye(0.6 * self._left(timeout))
+        # Drain, commit and call the listener, in this thread.
+        seconds = 0.6 * self._left(timeout)
+        until = self.engine.handler.now() + seconds
+        carry_out(self._hand_over.leave(self.member.generation), lambda step: self._do_at_stop(step, seconds, until))
 
     def leave(self, reason: str, timeout: float) -> None:
         """Leave the group in the rest of the stop's ``timeout`` seconds."""
@@ -216,11 +219,6 @@ class GroupLife:
     def drop(self, event: ev.MembershipLost) -> None:
         """Drop the partitions of a lost membership: call the listener, commit nothing."""
         carry_out(self._hand_over.lost(event), self._do)
-
-    def _say_goodbye(self, seconds: float) -> None:
-        """Drain, commit and call the listener, in the thread that calls ``stop()``, for about ``seconds`` at most."""
-        until = self.engine.handler.now() + seconds
-        carry_out(self._hand_over.leave(self.member.generation), lambda step: self._do_at_stop(step, seconds, until))
 
     def fence(self, event: ev.MembershipLost) -> None:
         """Deliver no more messages of the lost partitions, at once."""

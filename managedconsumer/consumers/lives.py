@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import weakref
 from functools import partial
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Any
 
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
@@ -15,7 +15,6 @@ from managedconsumer.consumers.machines import CLASSIC, CONSUMER, AssignorChoice
 from managedconsumer.consumers.metrics import ConsumerMetrics
 from managedconsumer.consumers.session import Session
 from managedconsumer.runtime.cluster.starting import StartPatience, pykafka_seconds, stopped_while_starting
-from managedconsumer.runtime.engine.engine import Engine
 
 if TYPE_CHECKING:
     from managedconsumer.observe.flight import FlightRecorder
@@ -91,8 +90,33 @@ class GroupLives:
         self.protocol = self.assignors.protocol
         self._refused.succeed()
         self._begin()
-        wait_for_first_assignment(lambda: self.current, session.engine, patience)
-        wait_while_assigning(lambda: self.current, session.engine)
+        self._wait_for_first_assignment(patience)
+        # The first assignment of a KIP-848 member may be empty only because the broker is not ready. This does not wait
+        # for partitions that another member has to give up.
+        until = session.engine.handler.now() + _ASSIGNING_SECONDS
+        while session.engine.handler.now() < until and (life := self.current) is not None and life.assignment_is_due():
+            with session.engine.lock:
+                session.engine.lock.wait(0.1)
+
+    def _wait_for_first_assignment(self, patience: StartPatience) -> None:
+        """Block until the member has its assignment, or a callback waits for the consuming thread.
+
+        Reads ``current`` in each turn, as a fall-back to the classic protocol replaces the life. Raises what has ended
+        the consumer, ConsumerStoppedException, or the trouble that has outlasted ``patience``.
+        """
+        engine = self._session.engine
+        with engine.lock:
+            while (life := self.current) is not None and not (life.assignments or engine.delivery.tasks_waiting):
+                if engine.life.error is not None:
+                    raise engine.life.error
+                if engine.life.no_more:  # a signal: consuming threads get nothing
+                    return
+                if not engine.life.running or engine.life.stop_wanted:
+                    raise stopped_while_starting()
+                problem = life.machine.last_error if life.machine.failures else None
+                if patience.outlasted(problem, told=True) and problem is not None:
+                    raise problem
+                engine.lock.wait(0.2)
 
     def hurry(self) -> None:
         """End a start in progress: before there is a member it waits for metadata, perhaps of a silent broker."""
@@ -167,37 +191,6 @@ class GroupLives:
         if self._flight is not None:
             self._flight.close()
         self.current = None
-
-
-def wait_for_first_assignment(current: Callable[[], GroupLife | None], engine: Engine, patience: StartPatience) -> None:
-    """Block until the member has its assignment, or a callback waits for the consuming thread.
-
-    Calls ``current`` in each turn, as a fall-back to the classic protocol replaces the life. Raises what has ended the
-    consumer, ConsumerStoppedException, or the trouble that has outlasted ``patience``.
-    """
-    with engine.lock:
-        while (life := current()) is not None and not (life.assignments or engine.delivery.tasks_waiting):
-            if engine.life.error is not None:
-                raise engine.life.error
-            if engine.life.no_more:  # a signal: consuming threads get nothing
-                return
-            if not engine.life.running or engine.life.stop_wanted:
-                raise stopped_while_starting()
-            problem = life.machine.last_error if life.machine.failures else None
-            if patience.outlasted(problem, told=True) and problem is not None:
-                raise problem
-            engine.lock.wait(0.2)
-
-
-def wait_while_assigning(current: Callable[[], GroupLife | None], engine: Engine) -> None:
-    """Block while the first assignment of a KIP-848 member is empty only because the broker is not ready.
-
-    It does not wait for partitions that another member has to give up.
-    """
-    until = engine.handler.now() + _ASSIGNING_SECONDS
-    while engine.handler.now() < until and (life := current()) is not None and life.assignment_is_due():
-        with engine.lock:
-            engine.lock.wait(0.1)
 
 
 def _with_the_groups_assignor(error: BaseException, life: GroupLife) -> BaseException:

@@ -54,7 +54,7 @@ class Running:
         deserialize = None if session.options.deserializer is None else reader.can_use
         calls = Calls(handler, on_dead, deserialize, rules.moved_on, plan.retry, engine.log_fields)
         workers = check_int("workers", given["workers"])
-        self._run = Run(engine, plan, calls, 1 if plan.order == TIME else workers)
+        self.run = Run(engine, plan, calls, 1 if plan.order == TIME else workers)
         self._reason = "stopped"
         self._ended = engine.handler.Event()
         self._owner = engine.handler.ident()
@@ -73,17 +73,13 @@ class Running:
         self._engine.life.tell_users()
         return bool(self._ended.wait(self._grace + _PATIENCE if timeout is None else timeout))
 
-    def health(self) -> dict[str, Any]:
-        """See :meth:`Run.health`."""
-        return self._run.health()
-
     def in_threads(self) -> RunSummary:
         """Run in threads or greenlets, until the run ends."""
-        return at_once(self._go(ThreadRun(self._run, self._reader.decide_corrupt)))
+        return at_once(self._go(ThreadRun(self.run, self._reader.decide_corrupt)))
 
     async def in_tasks(self) -> RunSummary:
         """Run on the current event loop, until the run ends."""
-        return await self._go(TaskRun(self._run, self._reader.decide_corrupt))
+        return await self._go(TaskRun(self.run, self._reader.decide_corrupt))
 
     async def _go(self, driver: ThreadRun | TaskRun) -> RunSummary:
         problem: BaseException | None = None
@@ -104,8 +100,8 @@ class Running:
             problem = error
         self._engine.life.check_process()  # a handler has forked, and this is the child: a loop is the parent's, too
         try:
-            self._run.abandon()
-            problem = await driver.stop(self._stop) or problem
+            self.run.abandon()
+            problem = await driver.stop(lambda: self._session.stop_now(self._engine.life.stop_timeout)) or problem
         finally:
             try:
                 await driver.join()
@@ -113,12 +109,9 @@ class Running:
                 self._finish()
         return self._result(problem)
 
-    def _stop(self) -> None:
-        self._session.stop_now(self._engine.life.stop_timeout)
-
     def _begin(self) -> None:
         """Take the consumer's messages from now on. Raises ConcurrentUseError during another run."""
-        run, engine, session = self._run, self._engine, self._session
+        run, engine, session = self.run, self._engine, self._session
         with engine.lock:
             if engine.collector.in_flight.run_state is not None:
                 raise err.ConcurrentUseError("run() is under way already: a consumer has one at a time")
@@ -152,9 +145,9 @@ class Running:
     def _result(self, problem: BaseException | None) -> RunSummary:
         if problem is not None and not isinstance(problem, err.ConsumerStoppedException):
             raise problem
-        if self._run.failure is not None:
-            self._raise(*self._run.failure)
-        run, work = self._run, self._run.work
+        if self.run.failure is not None:
+            self._raise(*self.run.failure)
+        run, work = self.run, self.run.work
         seconds = self._engine.handler.now() - run.began
         return RunSummary(work.done, work.retried, work.dead, work.unfinished, seconds, self._reason)
 
@@ -171,7 +164,7 @@ class Running:
         if self._shown is None or now < self._shown:
             return
         self._shown = now + _PROGRESS_EVERY
-        told, seconds = self._run.health(), now - self._run.began
+        told, seconds = self.run.health(), now - self.run.began
         oldest = told["oldest_unfinished_s"]
         line = (
             f"\r{told['done']:,} done ({told['done'] / max(seconds, 0.001):,.0f}/s), {told['in_flight']} in flight, "

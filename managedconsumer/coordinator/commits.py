@@ -6,6 +6,7 @@ from enum import IntEnum
 from typing import Any, Collection, Iterable, Mapping
 
 from managedconsumer import errors as err
+from managedconsumer.coordinator.protocol import group_by_topic
 from managedconsumer.structs import Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.values import NamedTuple
 
@@ -110,10 +111,7 @@ def _check_partitions(what: str, found: Iterable[TopicPartition], asked: Collect
 
 def fetch_body(group_id: str, partitions: Iterable[TopicPartition], require_stable: bool) -> dict[str, Any]:
     """Return an OffsetFetch, in the shape up to version 7 and in the one by groups."""
-    topics: dict[str, list[int]] = {}
-    for tp in partitions:
-        topics.setdefault(tp.topic, []).append(tp.partition)
-    entries = [{"name": name, "partition_indexes": numbers} for name, numbers in topics.items()]
+    entries = [{"name": name, "partition_indexes": numbers} for name, numbers in group_by_topic(partitions)]
     return {
         "group_id": group_id,
         "topics": entries,

@@ -7,15 +7,7 @@ from typing import Any, Callable, ClassVar, Mapping
 from managedconsumer import codes
 from managedconsumer import errors as err
 from managedconsumer.clock import Backoff
-from managedconsumer.coordinator.events import (
-    CoordinatorLost,
-    Event,
-    MembershipFailed,
-    MembershipLost,
-    Request,
-    Retrying,
-    Transition,
-)
+from managedconsumer.coordinator import events as ev
 from managedconsumer.coordinator.heartbeat import Heartbeat
 from managedconsumer.coordinator.refusals import has_no_place
 from managedconsumer.coordinator.requests import MembershipConfig
@@ -63,11 +55,11 @@ class Machine:
         self._fatal: BaseException | None = None
         self._leave_reason = ""
         self._leave_wish: bool | None = None
-        self._in_flight: Request | None = None
-        self._heartbeat_in_flight: Request | None = None
+        self._in_flight: ev.Request | None = None
+        self._heartbeat_in_flight: ev.Request | None = None
         # True while the owner keeps partitions through a rebalance.
         self._holding = False
-        self._events: list[Event] = []
+        self._events: list[ev.Event] = []
 
     def log_fields(self) -> Mapping[str, Any]:
         """Return the current ``extra=`` of a log line about this membership."""
@@ -100,12 +92,12 @@ class Machine:
         """
         return now > self.session_end()
 
-    def check_session(self, now: float) -> list[Event]:
+    def check_session(self, now: float) -> list[ev.Event]:
         """Detect an expired session: the process was frozen, or the coordinator fell silent."""
         if self._in_group() and self.heartbeat.session_expired(now):
             error = err.SessionExpiredError(self.group_id, int(self.heartbeat.timeout * 1000))
             # A connection that was silent for a whole session is not used again.
-            self._emit(CoordinatorLost(str(error)))
+            self._emit(ev.CoordinatorLost(str(error)))
             # If the coordinator still knows our id, the group need not wait until our old membership expires.
             self._lose(error, "session timed out", keep_member_id=True)
         return self._drain()
@@ -125,7 +117,7 @@ class Machine:
 
     # -- responses and failures ---------------------------------------------------------------------------
 
-    def receive(self, request: Request, response: Mapping[str, Any], now: float) -> list[Event]:
+    def receive(self, request: ev.Request, response: Mapping[str, Any], now: float) -> list[ev.Event]:
         """Take the response to ``request``; one to an outdated request changes nothing."""
         if request is self._heartbeat_in_flight:
             self._heartbeat_in_flight = None
@@ -139,7 +131,7 @@ class Machine:
                 self._on_response(request, response, now)
         return self._drain()
 
-    def failed(self, request: Request, error: BaseException, now: float) -> list[Event]:
+    def failed(self, request: ev.Request, error: BaseException, now: float) -> list[ev.Event]:
         """There will be no response to ``request`` (connection lost, time-out, refused login)."""
         beat, current = request is self._heartbeat_in_flight, request is self._in_flight
         if beat:
@@ -155,14 +147,14 @@ class Machine:
             if final is not None:
                 self._end_with(final)
             else:
-                self._emit(CoordinatorLost(str(error)))
+                self._emit(ev.CoordinatorLost(str(error)))
                 self._on_failed(request, error, beat, now)
         return self._drain()
 
     def _on_heartbeat(self, response: Mapping[str, Any], now: float) -> None:
         raise NotImplementedError
 
-    def _on_response(self, request: Request, response: Mapping[str, Any], now: float) -> None:
+    def _on_response(self, request: ev.Request, response: Mapping[str, Any], now: float) -> None:
         """Take the response to a request that is neither a heartbeat nor a leave."""
         raise NotImplementedError
 
@@ -170,7 +162,7 @@ class Machine:
         self._move(_S.LEFT, self._leave_reason)
         self.generation = NO_GENERATION
 
-    def _on_failed(self, request: Request, error: BaseException, beat: bool, now: float) -> None:
+    def _on_failed(self, request: ev.Request, error: BaseException, beat: bool, now: float) -> None:
         """Plan the next attempt. ``beat``: the request is a heartbeat."""
         raise NotImplementedError
 
@@ -179,11 +171,11 @@ class Machine:
         if error.code == codes.COORDINATOR_LOAD_IN_PROGRESS:
             self.heartbeat.coordinator_away()
         if error.code in codes.COORDINATOR_GONE:
-            self._emit(CoordinatorLost(str(error)))
+            self._emit(ev.CoordinatorLost(str(error)))
 
     # -- leaving and losing the group ---------------------------------------------------------------------
 
-    def leave(self, reason: str, wish: bool | None = None) -> list[Event]:
+    def leave(self, reason: str, wish: bool | None = None) -> list[ev.Event]:
         """Leave the group, if it may keep a place under our id; also after a loss, a failure or during a join.
 
         ``wish`` (KIP-1092): True: a static member gives its place up, too. False: a dynamic one keeps it.
@@ -198,7 +190,7 @@ class Machine:
     def _sends_leave(self, wish: bool | None) -> bool:
         raise NotImplementedError
 
-    def forgotten(self) -> list[Event]:
+    def forgotten(self) -> list[ev.Event]:
         """The owner has dropped the partitions of a lost membership."""
         if self.state is _S.LOSING:
             self._holding = False
@@ -235,7 +227,7 @@ class Machine:
         self._move(_S.LOSING, f"{reason}: {error}")
         self._forget_generation(keep_member_id)
         self.rejoin_reason = f"rejoin after: {reason}"
-        self._emit(MembershipLost(reason, error, lost))
+        self._emit(ev.MembershipLost(reason, error, lost))
 
     def _end_with(self, error: BaseException) -> None:
         """An error that no retry heals ends the membership; partitions, if any, are lost first."""
@@ -259,21 +251,21 @@ class Machine:
         self._void_in_flight()
         self._move(_S.FAILED, str(error))
         self.rejoin_reason = None
-        self._emit(MembershipFailed(error))
+        self._emit(ev.MembershipFailed(error))
 
     def _retry(self, error: BaseException, now: float) -> None:
         self.last_error = error
         delay = self._backoff.fail(now)
-        self._emit(Retrying(error, delay, self._backoff.failures))
+        self._emit(ev.Retrying(error, delay, self._backoff.failures))
 
     def _move(self, new: MemberState, reason: str) -> None:
         check_transition(self.state, new)
         old, self.state = self.state, new
-        self._emit(Transition(old, new, reason, self.generation))
+        self._emit(ev.Transition(old, new, reason, self.generation))
 
-    def _emit(self, event: Event) -> None:
+    def _emit(self, event: ev.Event) -> None:
         self._events.append(event)
 
-    def _drain(self) -> list[Event]:
+    def _drain(self) -> list[ev.Event]:
         events, self._events = self._events, []
         return events

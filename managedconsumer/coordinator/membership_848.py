@@ -217,32 +217,23 @@ class ConsumerGroupMembership(Machine):
         return tuple(sorted((topic_id, tuple(sorted(numbers))) for topic_id, numbers in both.items()))
 
     def _body(self, joining: bool, topics: tuple[str, ...], owned: Target) -> dict[str, Any]:
-        body: dict[str, Any] = {
+        subscribes = joining or topics != self._reported_topics
+        owns = [{"topic_id": topic_id, "partitions": list(numbers)} for topic_id, numbers in owned]
+        # A response with an assignment may be lost: only a heartbeat with the time-out, the topics and the partitions
+        # gets it again.
+        full = joining or self._reported_topics is None
+        return {
             **self._identity(),
             "member_epoch": _JOIN_EPOCH if joining else self.generation.id,
-            "rack_id": None,
-            "rebalance_timeout_ms": -1,
-            "subscribed_topic_names": None,
-            "subscribed_topic_regex": None,
-            "server_assignor": None,
-            "topic_partitions": None,
-        }
-        if joining:
-            body["rack_id"] = self.config.rack
-            body["server_assignor"] = self.config.server_assignor
-        if joining or self._reported_topics is None:
-            # A response with an assignment may be lost: only a heartbeat with all three of these fields gets it again.
-            body["rebalance_timeout_ms"] = self.config.rebalance_timeout_ms
-        if joining or topics != self._reported_topics:
+            "rack_id": self.config.rack if joining else None,
+            "rebalance_timeout_ms": self.config.rebalance_timeout_ms if full else -1,
             # Both: our metadata may show a topic before the broker looks for new ones again, or the other way round,
             # and version 0 knows no pattern.
-            body["subscribed_topic_names"] = list(topics)
-            body["subscribed_topic_regex"] = self._regex
-        if joining or owned != self._reported_owned:
-            body["topic_partitions"] = [
-                {"topic_id": topic_id, "partitions": list(numbers)} for topic_id, numbers in owned
-            ]
-        return body
+            "subscribed_topic_names": list(topics) if subscribes else None,
+            "subscribed_topic_regex": self._regex if subscribes else None,
+            "server_assignor": self.config.server_assignor if joining else None,
+            "topic_partitions": owns if joining or owned != self._reported_owned else None,
+        }
 
     def _on_failed(self, request: Request, error: BaseException, beat: bool, now: float) -> None:
         self._forget_reported()

@@ -58,15 +58,13 @@ class AvroDecoder(Decoder):
             raise ConfigurationError(str(error)) from None
         self._schema = self._ours.schema
         self._shape = shape_of(self._schema)
-        if not pa.types.is_struct(self._shape.type):
+        self._type = self._shape.type
+        if not pa.types.is_struct(self._type):
             raise ConfigurationError(f"{value_format.prefix}schema must describe a record")
         self._compiled = compiled()
         self._parsed_once = lru_cache(maxsize=256)(self._parsed_or_why)
         self._same = lru_cache(maxsize=256)(self._written_so)
         self._evolution = lru_cache(maxsize=256)(self._evolution_of)
-
-    def type(self) -> Any:
-        return self._shape.type
 
     def decode(self, raw: Any) -> Decoded:
         if self._compiled is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable, Iterator, Mapping, Protocol, Tuple
+from typing import Any, Callable, Iterable, Iterator, Mapping, Tuple
 
 from managedconsumer.decoding.framing import Schemas
 from managedconsumer.errors import MissingPackageError
@@ -25,10 +26,16 @@ def told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:_TEXT]
 
 
-class Decoder(Protocol):
-    def type(self) -> Any:
-        """Return the column's ``pyarrow.DataType``. Raises ConfigurationError for a schema that cannot be a column."""
+class Decoder(ABC):
+    """Its constructor raises ConfigurationError for a schema that cannot be a column."""
 
+    _type: Any
+
+    def type(self) -> Any:
+        """Return the column's ``pyarrow.DataType``."""
+        return self._type
+
+    @abstractmethod
     def decode(self, raw: Any) -> Decoded:
         """Decode ``raw``, a binary array. Null stays null.
 

@@ -31,7 +31,8 @@ class JsonDecoder(Decoder):
             given = json.loads(value_format.schema)
         except ValueError as error:
             raise ConfigurationError(f"{value_format.prefix}schema is no JSON: {error}") from None
-        made = _of_spark(pa, given) if _is_sparks(given) else _of_json_schema(pa, given, "value")
+        sparks = isinstance(given, dict) and given.get("type") == "struct"
+        made = _of_spark(pa, given) if sparks else _of_json_schema(pa, given, "value")
         if not pa.types.is_struct(made):
             raise ConfigurationError(f"{value_format.prefix}schema must describe an object")
         self._type = made
@@ -40,9 +41,6 @@ class JsonDecoder(Decoder):
         self._options = pa_json.ParseOptions(
             explicit_schema=pa.schema(list(_read_as(pa, made))), unexpected_field_behavior="ignore"
         )
-
-    def type(self) -> Any:
-        return self._type
 
     def decode(self, raw: Any) -> Decoded:
         if self._compiled is None:
@@ -109,10 +107,6 @@ def _read_as(pa: Any, kind: Any) -> Any:
 def _weight(kind: Any) -> int:
     """Return about how many bytes a value without items takes in columns."""
     return 17 + sum(_weight(kind.field(at).type) for at in range(kind.num_fields))
-
-
-def _is_sparks(given: Any) -> bool:
-    return isinstance(given, dict) and given.get("type") == "struct"
 
 
 def _of_spark(pa: Any, given: Any) -> Any:

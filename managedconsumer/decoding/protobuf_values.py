@@ -48,9 +48,6 @@ class ProtobufDecoder(Decoder):
         module = compiled()
         self._compiled = module if module and _column(module, pa, self._type, found) is not None else None
 
-    def type(self) -> Any:
-        return self._type
-
     def decode(self, raw: Any) -> Decoded:
         if self._compiled is None:
             return by_halves(self._array, self._type, raw)

@@ -46,7 +46,7 @@ class FlightRecorder:
         self._events: deque[GroupEvent] = deque(maxlen=10_000)
         self._wake = handler.Event()
         self._worker: Any = None
-        self._closing = True
+        self.closing = True
         self._file = -1
         self._end: Any = None
         self._place = self._room = 0
@@ -74,7 +74,7 @@ class FlightRecorder:
                 raise self._refused(f" cannot be written: {error.strerror}") from None
             raise
         self._end = weakref.finalize(self, os.close, file)
-        self._file, self._closing = file, False
+        self._file, self.closing = file, False
         self._worker = self._handler.spawn("history", _run, weakref.ref(self), self._wake)
 
     def _refused(self, text: str) -> ConfigurationError:
@@ -107,7 +107,7 @@ class FlightRecorder:
 
     def add(self, event: GroupEvent) -> None:
         """Queue ``event`` for the worker. Thread-safe; neither waits nor raises."""
-        if not self._closing:
+        if not self.closing:
             self._events.append(event)
             self._wake.set()
 
@@ -133,15 +133,11 @@ class FlightRecorder:
     def _head(self) -> bytes:
         return _MAGIC + b"%0*d\n" % (_DIGITS, self._place)
 
-    @property
-    def closing(self) -> bool:
-        return self._closing
-
     def close(self) -> None:
         """Write the queued events, and close the file. Idempotent."""
-        if self._closing:
+        if self.closing:
             return
-        self._closing = True
+        self.closing = True
         self._wake.set()
         self._worker.join(_PATIENCE)
         if self._worker.is_alive():

@@ -209,16 +209,13 @@ class Metrics:
                 if family not in families:
                     help_line = [f"# HELP {family} {metric(text)}"] if text else []
                     families[family] = [*help_line, f"# TYPE {family} {shown}"]
-                families[family].append(f"{name}{suffix}{'{' + labels + '}' if labels else ''} {_number(value)}")
+                number = int(value) if value.is_integer() else repr(value)
+                families[family].append(f"{name}{suffix}{'{' + labels + '}' if labels else ''} {number}")
         return "".join(line + "\n" for lines in families.values() for line in lines)
 
 
 def _tags(tags: Mapping[str, str] | None) -> Tags:
     return tuple(sorted((str(key), str(value)) for key, value in (tags or {}).items()))
-
-
-def _number(value: float) -> str:
-    return str(int(value)) if value.is_integer() else repr(value)
 
 
 def _label(text: str) -> str:

@@ -7,7 +7,7 @@ transaction has changed it. So a transaction that begins before a claim and ends
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
 from managedconsumer.stores.rows import Move
 from managedconsumer.structs import TopicPartition
@@ -228,7 +228,8 @@ class PostgreSQL(Dialect):
     def move(self, connection: Any, group: str, moves: Mapping[TopicPartition, Move]) -> int:
         if len(moves) == 1:
             return super().move(connection, group, moves)
-        return sum(self._move_many(connection, group, part) for part in _parts(sorted(moves.items()), 1000))
+        todo = sorted(moves.items())
+        return sum(self._move_many(connection, group, todo[at : at + 1000]) for at in range(0, len(todo), 1000))
 
     def _move_many(self, connection: Any, group: str, moves: Sequence[tuple[TopicPartition, Move]]) -> int:
         values = ", ".join(["(?, ?::integer, ?::bigint, ?, ?::bigint, ?, ?::bigint)"] * len(moves))
@@ -301,10 +302,6 @@ class DuckDB(Dialect):
 def _kinds(error: BaseException) -> set[str]:
     """The names of the error's classes, which PEP 249 makes the same in every driver."""
     return {kind.__name__ for kind in type(error).__mro__}
-
-
-def _parts(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 DIALECTS: dict[str, type[Dialect]] = {"sqlite": Dialect, "postgresql": PostgreSQL, "duckdb": DuckDB}

@@ -24,10 +24,15 @@ class Kind(NamedTuple):
 def kind_of(store: Any) -> Kind:
     """The functions for one of our stores. Raises ConfigurationError for another one."""
     name = type(store).__name__
-    made = {"SQLStore": _sql, "DirectoryStore": _directory, "DeltaStore": _delta, "IcebergStore": _iceberg}.get(name)
-    if made is None:
+    kinds: dict[str, Callable[[], Kind]] = {
+        "SQLStore": lambda: _sql(store),
+        "DirectoryStore": lambda: _directory(store),
+        "DeltaStore": lambda: _arrow(store, lambda: store.look().to_pyarrow_table()),
+        "IcebergStore": lambda: _arrow(store, lambda: store.look().scan().to_arrow()),
+    }
+    if name not in kinds:
         raise ConfigurationError(f"check_store does not know how to write to a {name}: give it write= and read=")
-    return made(store)
+    return kinds[name]()
 
 
 def _sql(store: Any) -> Kind:
@@ -72,14 +77,6 @@ def _directory(store: Any) -> Kind:
         (handle / "values").write_bytes(b"\n".join(m.value for m in messages))
 
     return Kind(write, lambda: [v for at in store.data() for v in (at / "values").read_bytes().split(b"\n")])
-
-
-def _delta(store: Any) -> Kind:
-    return _arrow(store, lambda: store.look().to_pyarrow_table())
-
-
-def _iceberg(store: Any) -> Kind:
-    return _arrow(store, lambda: store.look().scan().to_arrow())
 
 
 def _arrow(store: Any, rows: Callable[[], Any]) -> Kind:

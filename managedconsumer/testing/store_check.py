@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Callable, Iterable, TypeVar
 
 from managedconsumer.stores import FencedStoreError
+from managedconsumer.stores.rows import shown_of
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import _store_kinds
 from managedconsumer.testing._crashes import Crash, count_lines, crash_at
@@ -264,7 +265,7 @@ class _Walk:
             self._claims(members[index], tps, generation)
 
     def _claims(self, member: _Member, tps: list[TopicPartition], generation: int) -> None:
-        self.say(f"{member.name} claims {shown(tps)} in generation {generation}")
+        self.say(f"{member.name} claims {shown_of(tps)} in generation {generation}")
         member.store.claim(member.group, tps, generation, member.name)
         self.granted(member, tps, generation)
         self.check_load(member.store, member.group)
@@ -351,7 +352,7 @@ class _Walk:
         before = {tp: self.truth[group, tp].next for tp in tps}
         if self.chance.random() < 0.5:
             self._claims(owner, tps, self.generation(group) + 1)
-        self.say(f"{owner.name} stores {shown(tps)}, and the database loses that")
+        self.say(f"{owner.name} stores {shown_of(tps)}, and the database loses that")
         self.must_store(owner, self.messages(group, tps))
         behind = [self.messages(group, tps)]
         for tp in tps:
@@ -387,7 +388,7 @@ class _Walk:
         for _ in range(self.chance.randint(0, 2)):  # claims alone change nothing
             heir = self.chance.choice(self.of(group))
             generation = self.generation(group) + 1
-            self.say(f"{heir.name} claims {shown(tps)} in generation {generation}, and knows the topic's id")
+            self.say(f"{heir.name} claims {shown_of(tps)} in generation {generation}, and knows the topic's id")
             heir.store.tell_topics(group, dict.fromkeys(tps, self.ids[group, topic]))
             heir.store.claim(group, tps, generation, heir.name)
             self.granted(heir, tps, generation)
@@ -408,7 +409,7 @@ class _Walk:
         messages = self.messages(group, tps)
         heir, stolen = self.other(owner), self.chance.sample(tps, self.chance.randint(1, len(tps)))
         generation = self.generation(group) + 1
-        self.say(f"{owner.name} stores {ranges(messages)}; before it commits, {heir.name} claims {shown(stolen)}")
+        self.say(f"{owner.name} stores {ranges(messages)}; before it commits, {heir.name} claims {shown_of(stolen)}")
         opened, go_on = threading.Event(), threading.Event()
 
         def pause() -> None:
@@ -436,13 +437,11 @@ class _Walk:
         group = owner.group
         other = self.other(owner)
         generation = min(self.truth[group, tp].generation for tp in tps) - self.chance.randint(0, 1)
-        self.say(f"{other.name} claims {shown(tps)} in generation {generation}, which is over or not its own")
-        if generation < 0 or not self.refused(lambda: other.store.claim(group, tps, generation, other.name)):
-            if generation >= 0:
-                raise StoreCheckError(
-                    f"{other.name} may claim what {owner.name} has in a later generation, or in this one"
-                )
+        self.say(f"{other.name} claims {shown_of(tps)} in generation {generation}, which is over or not its own")
+        if generation < 0:
             return
+        if not self.refused(lambda: other.store.claim(group, tps, generation, other.name)):
+            raise StoreCheckError(f"{other.name} may claim what {owner.name} has in a later generation, or in this one")
         self.check_load(other.store, group)
         self.must_store(owner, self.messages(group, tps))
 
@@ -453,7 +452,7 @@ class _Walk:
         self._claims(owner, tps[-1:], newest)
         other, wanted = self.other(owner), self.some()
         wanted = sorted({*wanted, tps[-1]})
-        self.say(f"{other.name} claims {shown(wanted)} in generation {newest - 1}, which is over for one of them")
+        self.say(f"{other.name} claims {shown_of(wanted)} in generation {newest - 1}, which is over for one of them")
         if not self.refused(lambda: other.store.claim(group, wanted, newest - 1, other.name)):
             raise StoreCheckError(f"{other.name} may claim what {owner.name} has in a later generation")
         for member in self.of(group):
@@ -471,7 +470,7 @@ class _Walk:
         tps = self.some()
         generation = self.generation(group) + 1
         first, second = self.chance.sample(self.of(group), 2)
-        self.say(f"{first.name} and {second.name} claim {shown(tps)} in generation {generation} at once")
+        self.say(f"{first.name} and {second.name} claim {shown_of(tps)} in generation {generation} at once")
 
         def attempt(member: _Member) -> bool:
             return not self.refused(lambda: member.store.claim(group, tps, generation, member.name))
@@ -548,10 +547,6 @@ def value_of(group: str, tp: TopicPartition, offset: int, life: int = 0) -> byte
 
 def end_of(messages: list[Message], tp: TopicPartition) -> int:
     return max(m.offset for m in messages if (m.topic, m.partition_id) == tp) + 1
-
-
-def shown(tps: Iterable[TopicPartition]) -> str:
-    return ", ".join(f"{topic}-{number}" for topic, number in tps)
 
 
 def ranges(messages: list[Message]) -> str:

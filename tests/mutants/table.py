@@ -406,8 +406,8 @@ MUTANTS = read(r"""
 -            connection.close()
 @ consumers/lives.py consumers/test_stop_on_signals.py
 # a start does not end by a signal
--            if engine.life.no_more:  # a signal: consuming threads get nothing
--                return
+-                if engine.life.no_more:  # a signal: consuming threads get nothing
+-                    return
 @ fetch/collect.py fetch/test_inline_parity.py
 # what comes for a partition that has moved is handed out
 -            if queue.version == version and queue.state.active:

@@ -183,8 +183,6 @@ def classic_again(group: ClassicGroup, members: Iterable[ModernMember], epoch: i
         for tp in sorted(old.assigned):
             topics.setdefault(tp.topic, []).append(tp.partition)
         entry.assignment = ConsumerProtocolMemberAssignment(1, list(topics.items())).encode()
-        if old.instance is not None:
-            group.static[old.instance] = old.id
         group.leader, group.protocol = group.leader or old.id, group.protocol or old.protocol
     group.state = GroupState.STABLE
     group._save()

@@ -17,6 +17,8 @@ from managedconsumer.runtime.engine.commits.committer import Committer
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.runtime.member import GroupMember
 from managedconsumer.structs import NO_GENERATION, Generation, TopicPartition
+from managedconsumer.testing.memory.classic_group import ClassicGroup
+from managedconsumer.testing.memory.consumer_group import ModernGroup
 from managedconsumer.wire.records import RecordChunk
 from tests.simulation.contract import Contract
 from tests.simulation.handler import VirtualHandler
@@ -160,8 +162,7 @@ class Watched:
 
     def unfenced(self) -> bool:
         """True while the coordinator would take a commit of this member."""
-        generation = self.generation()
-        return self.world.brokers.group.accepts(generation.member_id, generation.id)
+        return accepts(self.world.brokers.group, self.generation())
 
     def session_over(self) -> bool:
         """True if its own clock says that the coordinator may have given its place away, as after a freeze."""
@@ -240,7 +241,7 @@ class Watched:
         told = code in codes.CLASSIC_EXPELLED | {codes.FENCED_MEMBER_EPOCH} and code not in self.injected
         if self.world.brokers.moves:  # a coordinator that has lost a round may have come back to it since
             return
-        if told and self.world.brokers.group.accepts(lost.member_id, lost.id):
+        if told and accepts(self.world.brokers.group, lost):
             self.world.report(f"{self.name} counts generation {lost.id} as lost ({event.error}), and it is not")
 
     def watch_commits(self, committer: Committer) -> None:
@@ -350,3 +351,11 @@ def _place(message: Any) -> Item:
 
 def names(tps: Collection[TopicPartition]) -> str:
     return "{" + ", ".join(f"{tp.topic}-{tp.partition}" for tp in sorted(tps)) + "}"
+
+
+def accepts(group: ClassicGroup | ModernGroup, generation: Generation) -> bool:
+    """True if the group has the member, in this generation."""
+    member: Any = group.members.get(generation.member_id)
+    if isinstance(group, ClassicGroup):
+        return member is not None and generation.id == group.generation
+    return member is not None and generation.id == member.epoch

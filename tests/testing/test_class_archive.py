@@ -10,7 +10,7 @@ import pytest
 from managedconsumer.testing import DevBroker
 from managedconsumer.testing.kafka._class_archive import RECORD, archive_options, archive_path
 from managedconsumer.testing.kafka._kafka_tools import broker_command
-from managedconsumer.testing.kafka._record_classes import record
+from tests.record_classes import record
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Java's archive of Kafka's loaded classes: with it a node starts in about half of the CPU time.
 
-``_record_classes.py`` makes it once for a Java and a Kafka. Java ignores an archive that does not fit.
+``python -m tests.record_classes`` makes it once for a Java and a Kafka. Java ignores an archive that does not fit.
 """
 
 from __future__ import annotations

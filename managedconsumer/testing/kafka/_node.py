@@ -61,21 +61,18 @@ class Node:
             _processes.send_signal(self.process.pid, signal.SIGTERM)
             self.paused = False
 
-    def reap(self, grace: float, before: Callable[[], None]) -> bool:
-        """Wait for the end, kill after ``grace`` seconds (False). ``before`` runs before the id is freed."""
+    def reap(self, grace: float, before: Callable[[], None]) -> None:
+        """Wait for the end, kill after ``grace`` seconds. ``before`` runs before the id is freed."""
         if self.process is None:
-            return True
+            return
         before()
         try:
             self.process.wait(grace)
-            clean = True
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(30)
-            clean = False
         self.process = None
         self.paused = False
-        return clean
 
     def log_since_start(self) -> str:
         try:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _GUARD = """
@@ -70,13 +71,10 @@ def launch(command: list[str], log: Path, cwd: Path, keep_open: Sequence[int] = 
         )
 
 
-def send_signal(pid: int, number: int) -> bool:
-    """False when the process is gone already."""
-    try:
+def send_signal(pid: int, number: int) -> None:
+    """Send it, unless the process is gone already."""
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def command_of(pid: int) -> str | None:

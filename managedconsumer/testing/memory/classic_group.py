@@ -40,15 +40,16 @@ class ClassicGroup(Group):
         self.protocol: str | None = None
         self.leader: str | None = None
         self.members: dict[str, MemberEntry] = {}
-        self.static: dict[str, str] = {}
         self.pending: set[str] = set()
         self._round = 0
         self._holding_off = False
         self._ids = 0
         self._saved: tuple[int, str | None, str | None, dict[str, MemberEntry]] = (0, None, None, {})
 
-    def accepts(self, member_id: str, generation: int) -> bool:
-        return member_id in self.members and generation == self.generation
+    @property
+    def static(self) -> dict[str, str]:
+        """The ids of the static members, by instance."""
+        return {member.instance: member.id for member in self.members.values() if member.instance is not None}
 
     def check(self, body: Body, generation: int | None) -> int:
         """Return the error code for a member that is unknown, fenced, or of another generation; or 0."""
@@ -81,7 +82,6 @@ class ClassicGroup(Group):
         elif instance in self.static:
             self._replace_static(member_id, body, reply)
         else:
-            self.static[instance] = member_id
             self._add(member_id, body, reply)
 
     def _number_member(self, _body: Body) -> str:
@@ -100,7 +100,6 @@ class ClassicGroup(Group):
         member = MemberEntry(member_id, body)
         member.assignment = old.assignment
         self.members[member_id] = member
-        self.static[body["group_instance_id"]] = member_id
         was_leader = self.leader == old.id
         if was_leader:
             self.leader = member_id
@@ -296,8 +295,6 @@ class ClassicGroup(Group):
 
     def _drop(self, member: MemberEntry) -> None:
         self.members.pop(member.id, None)
-        if member.instance is not None and self.static.get(member.instance) == member.id:
-            del self.static[member.instance]
         member.refuse(codes.UNKNOWN_MEMBER_ID)
         if self.leader == member.id:
             self.leader = next(iter(self.members), None)
@@ -347,7 +344,6 @@ class ClassicGroup(Group):
             member.refuse(codes.NOT_COORDINATOR)
         self.generation, self.protocol, self.leader, saved = self._saved
         self.members = {member_id: copy(member) for member_id, member in saved.items()}
-        self.static = {m.instance: m.id for m in self.members.values() if m.instance is not None}
         self.pending.clear()
         self._round += 1
         self._holding_off = False

@@ -11,6 +11,7 @@ import uuid
 from typing import Any, Callable, Iterable
 
 from managedconsumer import codes
+from managedconsumer.coordinator.protocol import group_by_topic
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.memory.group import Group, Timer
 from managedconsumer.testing.memory.member import Body, heartbeat_error
@@ -85,10 +86,6 @@ class ModernGroup(Group):
         return not self.assigning and all(
             m.epoch in (self.epoch, _LEAVE_STATIC) and m.assigned == m.target for m in self.members.values()
         )
-
-    def accepts(self, member_id: str, generation: int) -> bool:
-        member = self.members.get(member_id)
-        return member is not None and member.epoch == generation
 
     def is_only(self, instance: str | None) -> bool:
         return instance is not None and {member.instance for member in self.members.values()} == {instance}
@@ -256,10 +253,7 @@ class ModernGroup(Group):
         )
 
     def _by_id(self, tps: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-        topics: dict[str, list[int]] = {}
-        for tp in sorted(tps):
-            topics.setdefault(tp.topic, []).append(tp.partition)
-        return [{"topic_id": self._id_of(name), "partitions": numbers} for name, numbers in topics.items()]
+        return [{"topic_id": self._id_of(name), "partitions": numbers} for name, numbers in group_by_topic(tps)]
 
     def check_commit(self, body: Body, *, transactional: bool = False) -> int:
         epoch = body["generation_id_or_member_epoch"]

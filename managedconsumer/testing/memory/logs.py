@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from typing import Any, Callable
 
 from managedconsumer import codes
 from managedconsumer.structs import TopicPartition
+from managedconsumer.subscription_input import is_legal
 from managedconsumer.testing.memory.log import Log as Log
 from managedconsumer.testing.memory.member import Body, Request, per_partition
 from managedconsumer.testing.memory.nodes import Nodes
@@ -16,8 +16,6 @@ OUT_OF_RANGE, UNKNOWN_TOPIC, EXISTS, INVALID_PARTITIONS = 1, 3, 36, 37
 FENCED_EPOCH, UNKNOWN_EPOCH, INVALID_TOPIC = 74, 75, 17
 _READ_COMMITTED = 1
 _LATEST, _EARLIEST, _NEWEST = -1, -2, -3
-#: Kafka's names of topics; "." and ".." are none.
-_NAME = r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}"
 _DEFAULT_PARTITIONS = -1
 
 
@@ -40,7 +38,7 @@ class Topics:
 
     def refuse_new(self, name: str, partitions: int) -> int:
         """The error code for a new topic; or 0."""
-        if not re.fullmatch(_NAME, name):
+        if not is_legal(name):
             return INVALID_TOPIC
         return EXISTS if name in self.logs else INVALID_PARTITIONS if partitions < 1 else 0
 
@@ -101,7 +99,7 @@ class Topics:
             }
             for number, log in enumerate(self.logs.get(name, ()))
         ]
-        missing = UNKNOWN_TOPIC if re.fullmatch(_NAME, name) else INVALID_TOPIC
+        missing = UNKNOWN_TOPIC if is_legal(name) else INVALID_TOPIC
         code = 0 if name in self.logs else missing
         return {"error_code": code, "name": name, "topic_id": self.id_of(name), "partitions": parts}
 

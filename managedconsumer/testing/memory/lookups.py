@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable
 
 from managedconsumer import codes
-from managedconsumer.coordinator.protocol import ConsumerProtocolMemberMetadata
+from managedconsumer.coordinator.protocol import ConsumerProtocolMemberMetadata, group_by_topic
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing.memory.classic_group import ClassicGroup
 from managedconsumer.testing.memory.consumer_group import ModernGroup, ModernMember
@@ -85,10 +85,8 @@ def describe_modern(name: str, group: ModernGroup, id_of: Callable[[str], bytes]
 
 def _modern_member(member: ModernMember, id_of: Callable[[str], bytes]) -> dict[str, Any]:
     def by_topic(tps: Iterable[TopicPartition]) -> dict[str, Any]:
-        names: dict[str, list[int]] = {}
-        for tp in sorted(tps):
-            names.setdefault(tp.topic, []).append(tp.partition)
-        entries = [{"topic_id": id_of(n), "topic_name": n, "partitions": numbers} for n, numbers in names.items()]
+        topics = group_by_topic(tps)
+        entries = [{"topic_id": id_of(name), "topic_name": name, "partitions": numbers} for name, numbers in topics]
         return {"topic_partitions": entries}
 
     return {

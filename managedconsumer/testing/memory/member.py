@@ -6,7 +6,9 @@ from enum import Enum
 from typing import Any, Callable, Iterable, Mapping
 
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
+from managedconsumer.testing.memory.refusals import refusal
 from managedconsumer.values import NamedTuple
+from managedconsumer.wire.protocol import schemas
 from managedconsumer.wire.protocol.api import Api
 
 Body = Mapping[str, Any]
@@ -93,25 +95,14 @@ def offsets_in(body: Body) -> dict[TopicPartition, OffsetAndMetadata]:
     }
 
 
+_JOIN = refusal(schemas.JOIN_GROUP, 9, {}, 0) | {"protocol_name": None}
+_HEARTBEAT = refusal(schemas.CONSUMER_GROUP_HEARTBEAT, 1, {}, 0)
+
+
 def join_error(code: int, member_id: str) -> dict[str, Any]:
-    return {
-        "error_code": code,
-        "generation_id": -1,
-        "protocol_name": None,
-        "leader": "",
-        "member_id": member_id,
-        "skip_assignment": False,
-        "members": [],
-    }
+    return {**_JOIN, "error_code": code, "member_id": member_id}
 
 
 def heartbeat_error(code: int, member_id: str) -> dict[str, Any]:
     """The answer to a KIP-848 heartbeat that is refused (or, with 0, the beginning of one that is not)."""
-    return {
-        "error_code": code,
-        "error_message": None,
-        "member_id": member_id,
-        "member_epoch": 0,
-        "heartbeat_interval_ms": 0,
-        "assignment": None,
-    }
+    return {**_HEARTBEAT, "error_code": code, "member_id": member_id}

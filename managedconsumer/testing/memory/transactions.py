@@ -17,6 +17,7 @@ from managedconsumer.testing.memory.log import is_transactional, stamp_of
 from managedconsumer.testing.memory.logs import UNKNOWN_TOPIC, Topics
 from managedconsumer.testing.memory.member import Request, per_partition
 from managedconsumer.testing.memory.producers import STALE_EPOCH
+from managedconsumer.testing.memory.refusals import refusal
 from managedconsumer.wire.records.encode import Record
 
 INVALID_STATE, UNKNOWN_PRODUCER, INVALID_TIMEOUT, _NOT_ATTEMPTED, PRODUCER_FENCED = 48, 49, 50, 55, 90
@@ -106,11 +107,7 @@ class Coordinator:
         if found is not None and body["group_id"] not in found.groups:
             code = INVALID_STATE
         if found is None or code:
-
-            def refuse(_topic: str, part: Any) -> dict[str, Any]:
-                return {"partition_index": part["partition_index"], "error_code": code}
-
-            return {"topics": per_partition(body["topics"], refuse)}
+            return refusal(request.api, request.version, body, code)
         body = {**body, "generation_id_or_member_epoch": body.get("generation_id", -1)}
         return self._groups.commit(request.version, body, found.id)
 

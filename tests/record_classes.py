@@ -1,6 +1,6 @@
-"""Makes the archive of Kafka's classes that ``_class_archive.py`` describes.
+"""Makes the archive of Kafka's classes that ``managedconsumer.testing.kafka._class_archive`` describes.
 
-``python -m managedconsumer.testing.kafka._record_classes 4.4.0 3.9.2`` makes it for these releases.
+``python -m tests.record_classes 4.4.0 3.9.2`` makes it for these releases.
 """
 
 from __future__ import annotations
