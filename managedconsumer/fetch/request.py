@@ -66,7 +66,6 @@ def body(
 ) -> dict[str, Any]:
     """A request for all wanted partitions; :meth:`FetchSession.body` adds the session."""
     return {
-        "replica_id": -1,
         "max_wait_ms": max_wait_ms,
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,

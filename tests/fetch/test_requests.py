@@ -49,7 +49,6 @@ class TestFetch:
         kit = Kit(2)
         made = _plan(kit, max_wait_ms=70, isolation_level=1, rack="r1")
         assert made.body == {
-            "replica_id": -1,
             "max_wait_ms": 70,
             "min_bytes": 1,
             "max_bytes": 1048576,
