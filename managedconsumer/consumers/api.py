@@ -411,9 +411,7 @@ class ConsumerAPI(FastPath, PykafkaNames):
         """
         commit = self._begin_commit(partition_offsets, wait)
         if not wait:
-            from managedconsumer.runtime.engine.commits.pending import Commit  # the consumer has loaded it
-
-            return Commit(commit)
+            return commit
         self._end(commit)
         return None
 

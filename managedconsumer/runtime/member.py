@@ -22,6 +22,7 @@ from managedconsumer.runtime.cluster.coordinator_link import HEARTBEAT, Coordina
 from managedconsumer.runtime.open_requests import OpenRequests
 from managedconsumer.runtime.owner import Owner
 from managedconsumer.runtime.waiting import exits
+from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.runtime.waiting.primitives import Worker
 from managedconsumer.structs import Generation
@@ -119,11 +120,10 @@ class GroupMember:
         For the user's threads, which must not drive the machine themselves: an exception of a signal handler could come
         between the machine's step and the delivery of its events.
         """
-        deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
+        now = self._handler.now
         with self._lock:
             self._lock.notify_all()
-            while self._handler.now() > self.deliver_until() and not deadline.expired(self._handler.now()):
-                self._lock.wait(deadline.remaining(self._handler.now()))
+            wait_until(self._lock, now, lambda: now() <= self.deliver_until(), _LONGEST_FENCE)
 
     def deliver_until(self) -> float:
         """Until when (handler's clock) messages may be delivered, as far as it is known here. Takes no lock."""
@@ -146,10 +146,8 @@ class GroupMember:
 
     def await_fence(self) -> None:
         """Wait a second at most until known losses are fenced, perhaps by another worker. Call it without a lock."""
-        deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
         with self._lock:
-            while self.unfenced and not deadline.expired(self._handler.now()):
-                self._lock.wait(deadline.remaining(self._handler.now()))
+            wait_until(self._lock, self._handler.now, lambda: not self.unfenced, _LONGEST_FENCE)
 
     def leave_as_fenced(self, error: BaseException, generation: Generation) -> None:
         """Leave the group and treat the partitions as lost; the owner calls it inside :meth:`poll`."""

@@ -411,9 +411,9 @@ MUTANTS = read(r"""
 @ fetch/collect.py fetch/test_inline_parity.py
 # what comes for a partition that has moved is handed out
 -            if queue.version == version and queue.state.active:
--                queue.note_received
+-                queue.fetch_offset, queue.last_epoch
 +            if queue.state.active:
-+                queue.note_received
++                queue.fetch_offset, queue.last_epoch
 @ fetch/plan.py fetch/test_repeats.py
 # an answer that came over a lent connection asks beyond the bound on memory
 -return self._look(cluster, now, True) is not None and self._buffer.budget.holds(self._buffer)
