@@ -411,7 +411,9 @@ class ConsumerAPI(FastPath, PykafkaNames):
         """
         commit = self._begin_commit(partition_offsets, wait)
         if not wait:
-            return commit
+            from managedconsumer.runtime.engine.commits.pending import Commit  # the consumer has loaded it
+
+            return Commit(commit)
         self._end(commit)
         return None
 

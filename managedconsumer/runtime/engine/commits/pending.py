@@ -10,37 +10,69 @@ from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
 
 
-class Commit:
-    """A commit in flight; made by ``commit_offsets(wait=False)``. Thread-safe, done once.
-
-    In a coroutine: ``await asyncio.to_thread(commit.result, 5000)``, or ask :meth:`done` from time to time.
-    """
+class Pending:
+    """A commit in flight, for the commit worker. Thread-safe, done once."""
 
     def __init__(self, changed: Any, now: Callable[[], float], offsets: Offsets) -> None:
         """``changed``: the condition to notify when it is done; ``now``: the clock (seconds) of its waits."""
         self._changed = changed
         self._now = now
         self._done = False
-        self._offsets = dict(offsets)
-        self._error: BaseException | None = None
-
-    def __repr__(self) -> str:
-        state = "under way" if not self._done else "done" if self._error is None else f"failed: {self._error}"
-        return f"<Commit of {len(self._offsets)} partitions, {state}>"
-
-    @property
-    def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the *next* offset to commit by partition."""
-        return dict(self._offsets)
+        self.offsets = dict(offsets)
+        self.error: BaseException | None = None
 
     def done(self) -> bool:
         """True once it has been committed, or has failed. Never blocks."""
         return self._done
 
+    def result(self, timeout_ms: int | None = None) -> None:
+        """See :meth:`Commit.result`."""
+        if not self.wait(None if timeout_ms is None else timeout_ms / 1000.0):
+            raise err.CommitPendingError(f"the commit is still under way after {timeout_ms} ms")
+        if self.error is not None:
+            raise self.error
+
+    def wait(self, seconds: float | None) -> bool:
+        """Wait for up to ``seconds`` (None: as long as it takes); True once it is done. Raises nothing."""
+        if self.done():  # without the lock: a signal handler that interrupts this may stop the consumer
+            return True
+        with self._changed:
+            return wait_until(self._changed, self._now, self.done, seconds)
+
+    def finish(self, error: BaseException | None) -> None:
+        """End it, with or without an error; a second call has no effect. The worker calls it."""
+        with self._changed:
+            if not self._done:
+                self.error, self._done = error, True
+                self._changed.notify_all()
+
+
+class Commit:
+    """A commit in flight; made by ``commit_offsets(wait=False)``. Thread-safe, done once.
+
+    In a coroutine: ``await asyncio.to_thread(commit.result, 5000)``, or ask :meth:`done` from time to time.
+    """
+
+    def __init__(self, pending: Pending) -> None:
+        self._pending = pending
+
+    def __repr__(self) -> str:
+        state = "under way" if not self.done() else "done" if self.error is None else f"failed: {self.error}"
+        return f"<Commit of {len(self._pending.offsets)} partitions, {state}>"
+
+    @property
+    def offsets(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the *next* offset to commit by partition."""
+        return dict(self._pending.offsets)
+
+    def done(self) -> bool:
+        """True once it has been committed, or has failed. Never blocks."""
+        return self._pending.done()
+
     @property
     def error(self) -> BaseException | None:
         """The error that :meth:`result` raises; None while it is in flight and after a success. Never blocks."""
-        return self._error
+        return self._pending.error
 
     def result(self, timeout_ms: int | None = None) -> None:
         """Wait until all of it is committed, for ``timeout_ms`` (None: as long as it takes; 0: do not wait).
@@ -48,28 +80,11 @@ class Commit:
         Raises what ``commit_offsets()`` raises when it was not, and CommitPendingError (also a TimeoutError) when it is
         still in flight.
         """
-        if not self.wait(None if timeout_ms is None else timeout_ms / 1000.0):
-            raise err.CommitPendingError(f"the commit is still under way after {timeout_ms} ms")
-        if self._error is not None:
-            raise self._error
+        self._pending.result(timeout_ms)
 
     def wait(self, seconds: float | None) -> bool:
         """Wait for up to ``seconds`` (None: as long as it takes); True once it is done. Raises nothing."""
-        if self._done:  # without the lock: a signal handler that interrupts this may stop the consumer
-            return True
-        with self._changed:
-            return wait_until(self._changed, self._now, self.done, seconds)
-
-
-class Pending(Commit):
-    """A commit in flight, for the commit worker."""
-
-    def finish(self, error: BaseException | None) -> None:
-        """End it, with or without an error; a second call has no effect. The worker calls it."""
-        with self._changed:
-            if not self._done:
-                self._error, self._done = error, True
-                self._changed.notify_all()
+        return self._pending.wait(seconds)
 
 
 class Explicit(Pending):
