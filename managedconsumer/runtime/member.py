@@ -21,7 +21,7 @@ from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.cluster.coordinator_link import HEARTBEAT, CoordinatorLink
 from managedconsumer.runtime.open_requests import OpenRequests
 from managedconsumer.runtime.owner import Owner
-from managedconsumer.runtime.waiting import exits
+from managedconsumer.runtime.waiting import process
 from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.runtime.waiting.primitives import Worker
@@ -182,7 +182,7 @@ class GroupMember:
             self._closing = False
             self._beat_worker = self._handler.spawn("heartbeat", self._beat_forever)
             if self._handler.real:
-                exits.watch(self)
+                process.at_exit.add(self)
 
     def poll(self, timeout: float | None = None, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Carry out a wanted rebalance; True when stable, False after ``timeout`` seconds or when closing.

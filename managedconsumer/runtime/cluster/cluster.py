@@ -17,7 +17,7 @@ from managedconsumer.runtime.net.connection import Connection, ConnectionSetting
 from managedconsumer.runtime.net.request_times import RequestTimes
 from managedconsumer.runtime.net.silence import OpenConnections
 from managedconsumer.runtime.net.transport import BufferFactory
-from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.waiting import process
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
@@ -113,7 +113,7 @@ class Cluster:
         self._flight: Flight | None = None
         # By place: the resources shared by all clones of this cluster.
         self._shares: weakref.WeakKeyDictionary[Any, Sharing] = weakref.WeakKeyDictionary()
-        forks.watch(self)
+        process.in_children.add(self)
 
     def disown(self) -> None:
         """In the child of a fork: make new connections, as the sockets here are the parent's."""
