@@ -9,7 +9,7 @@ from typing import Any, Callable, Collection, Protocol, Sequence, TypeVar
 from managedconsumer import errors as err
 from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.life import Locks
-from managedconsumer.runtime.lease import Lease
+from managedconsumer.runtime.member import Lease
 from managedconsumer.runtime.waiting import thread_ids
 from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.runtime.waiting.greenlet_yield import GreenletYield

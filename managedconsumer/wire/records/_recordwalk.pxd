@@ -12,7 +12,7 @@ cdef extern from "_crc32c.h" nogil:
     uint32_t mc_crc32(const uint8_t *data, size_t size)
     int mc_crc_hardware
 
-# Why a batch is bad; the words are in recordformat, with the two numbers that go with them.
+# Why a batch is bad; the words are in ``format``, in this order in ``_batches.pxi``; two numbers go with them.
 cdef enum Bad:
     SOUND = 0
     NO_ROOM

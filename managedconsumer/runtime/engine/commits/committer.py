@@ -14,7 +14,7 @@ from managedconsumer.processing.offset_map import map_in
 from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.commits.metadata import CommitMetadata, Followed
 from managedconsumer.runtime.engine.commits.pending import Explicit, Finished, Pending, give_up, stopped
-from managedconsumer.runtime.lease import Lease
+from managedconsumer.runtime.member import Lease
 from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
