@@ -231,7 +231,7 @@ MUTANTS = read(r"""
 -        self._session.committer.fenced(event.error)
 +        owned = self._session.assigned()
 +        self._session.committer.fenced(event.error)
-@ runtime/lease.py runtime/test_lease.py
+@ runtime/member.py runtime/test_lease.py
 # a thread of the user's steps the membership when its session is over
 -        self._member.await_session()
 +        member = self._member
