@@ -24,8 +24,7 @@ from managedconsumer.runtime.engine.callbacks import CallbackNotDelivered, Liste
 from managedconsumer.runtime.engine.commits.committer import MemberIdentity
 from managedconsumer.runtime.engine.troubles import GROUP, GroupLog
 from managedconsumer.runtime.engine.watchdog import ProcessingWatchdog
-from managedconsumer.runtime.lease import Lease
-from managedconsumer.runtime.member import GroupMember
+from managedconsumer.runtime.member import GroupMember, Lease
 from managedconsumer.runtime.waiting.primitives import Worker
 from managedconsumer.structs import ClusterSnapshot, Generation, TopicPartition
 from managedconsumer.subscription_state import FetchState

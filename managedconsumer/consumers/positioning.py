@@ -7,8 +7,7 @@ from typing import Callable, Mapping
 
 from managedconsumer import errors as err
 from managedconsumer.config import duration_of
-from managedconsumer.fetch.epochs import checked_epochs
-from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.fetch.resets import OffsetAnswer, checked_epochs
 from managedconsumer.processing.offset_map import map_in
 from managedconsumer.runtime.engine.engine import Engine
 from managedconsumer.structs import OffsetType, TopicPartition

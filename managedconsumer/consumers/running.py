@@ -17,7 +17,7 @@ from managedconsumer.runtime.running.calls import Calls, StoreRules, in_time, is
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.running.tasks import TaskRun
 from managedconsumer.runtime.running.threads import ThreadRun
-from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.waiting import process
 from managedconsumer.runtime.waiting.at_once import at_once
 
 # How often (seconds) the progress line is written.
@@ -116,7 +116,7 @@ class Running:
             if engine.collector.in_flight.run_state is not None:
                 raise err.ConcurrentUseError("run() is under way already: a consumer has one at a time")
             engine.collector.in_flight.run_state = run
-            forks.watch(run)
+            process.in_children.add(run)
             engine.delivery.inside.add(RUN_OWNER)
             engine.life.wake_consumers()  # threads that wait for a message must notice the run
         session.running = self

@@ -93,10 +93,6 @@ class PartitionQueue:
         self._count(chunk, 1)
         self.chunks.append(chunk)
 
-    def note_received(self, offset: int, last_epoch: int, batch_bytes: int) -> None:
-        """Set what :meth:`push` sets, for chunks that a consuming thread has received."""
-        self.fetch_offset, self.last_epoch, self.batch_bytes = offset, last_epoch, batch_bytes
-
     @property
     def frontier(self) -> int | None:
         """The first offset buffered here, or else the offset of the next fetch; None when neither is known."""

@@ -284,7 +284,7 @@ class FetchCollector:
             self._buffer.accept(*found)
         for queue, version, offset, epoch, batch_bytes, high, stable, start, position in source.report():
             if queue.version == version and queue.state.active:
-                queue.note_received(offset, epoch, batch_bytes)
+                queue.fetch_offset, queue.last_epoch, queue.batch_bytes = offset, epoch, batch_bytes
                 queue.state.highwater, queue.state.last_stable, queue.state.log_start = high, stable, start
                 if position >= 0 and queue.state.has_valid_position:
                     self._reach(queue, position)
@@ -438,10 +438,6 @@ class FetchCollector:
         self.settle_lane()
         self.in_flight.note_taken(tps)
         self.forget(tps)
-
-    def taken_away(self, who: int) -> dict[TopicPartition, int]:
-        """Return the next offset by partition of messages that were revoked while thread ``who`` had them in flight."""
-        return self.in_flight.taken_away(who)
 
     def has_in_flight(self, tps: Container[TopicPartition] | None = None, but: int | None = None) -> bool:
         """True if a live thread other than ``but`` has a message of ``tps`` (None: any) in flight."""

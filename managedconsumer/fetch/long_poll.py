@@ -64,27 +64,6 @@ class DelegatedFetch:
         self.wake = self.look = _nothing
 
 
-def delegated(
-    body: Mapping[str, Any], by_id: bool, wake: Callable[[], object], look: Callable[[float], object]
-) -> DelegatedFetch:
-    """Return the partitions in the request ``body`` of a fetch worker."""
-    return DelegatedFetch(
-        (
-            Spot(
-                (topic["topic"], topic["topic_id"], part["partition"]),
-                part["fetch_offset"],
-                part["current_leader_epoch"],
-                part["last_fetched_epoch"],
-            )
-            for topic in body["topics"]
-            for part in topic["partitions"]
-        ),
-        by_id,
-        wake,
-        look,
-    )
-
-
 class _Place:
     """One partition of the request, and the consumers that wait for it."""
 

@@ -66,7 +66,6 @@ def body(
 ) -> dict[str, Any]:
     """A request for all wanted partitions; :meth:`FetchSession.body` adds the session."""
     return {
-        "replica_id": -1,
         "max_wait_ms": max_wait_ms,
         "min_bytes": min_bytes,
         "max_bytes": max_bytes,
@@ -89,13 +88,13 @@ class FetchSession:
     def __init__(self, *, used: bool = True) -> None:
         """``used``: False for single requests: each names all partitions, and the broker keeps nothing."""
         self._used = used
-        self._id = 0
-        self._epoch = _FIRST_EPOCH
+        #: The session's id; 0: there is none. And the epoch of the next request, or of the one in flight.
+        self.id, self.epoch = 0, _FIRST_EPOCH
         self._known: dict[Key, Mapping[str, Any]] = {}
 
     def reset(self) -> None:
         """Make the next request name all partitions and begin a new session."""
-        self._id, self._epoch = 0, _FIRST_EPOCH
+        self.id, self.epoch = 0, _FIRST_EPOCH
         self._known = {}
 
     def body(self, body: Mapping[str, Any], version: int, moved: Moved | None = None) -> dict[str, Any]:
@@ -108,7 +107,7 @@ class FetchSession:
         if version < SESSION_VERSION or not self._used:
             return {**body, "session_id": 0, "session_epoch": -1, "forgotten_topics_data": []}
         gone: list[Key] = []
-        if moved is not None and self._id:
+        if moved is not None and self.id:
             self._known.update(moved)
         else:
             wanted: dict[Key, Mapping[str, Any]] = {
@@ -121,26 +120,16 @@ class FetchSession:
             self._known = wanted
         return {
             **body,
-            "session_id": self._id,
-            "session_epoch": self._epoch,
+            "session_id": self.id,
+            "session_epoch": self.epoch,
             "topics": by_topic((name, topic_id, part) for (name, topic_id, _), part in moved) if moved else [],
             "forgotten_topics_data": by_topic(gone) if gone else [],
         }
 
-    @property
-    def id(self) -> int:
-        """The session's id; 0: there is none."""
-        return self._id
-
-    @property
-    def epoch(self) -> int:
-        """The epoch of the next request, or of the one in flight."""
-        return self._epoch
-
     def moved_to(self, epoch: int, moved: Moved) -> None:
         """A consuming thread sent requests: the last one had ``epoch``, and the broker knows ``moved`` by now."""
-        if self._id:
-            self._epoch = epoch
+        if self.id:
+            self.epoch = epoch
             self._known.update(moved)
 
     def accept(self, answer: Mapping[str, Any]) -> bool:
@@ -154,9 +143,9 @@ class FetchSession:
             return False
         if code:
             raise err.error_for_code(code)
-        self._id = answer.get("session_id", 0)
-        if self._id:
-            self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
+        self.id = answer.get("session_id", 0)
+        if self.id:
+            self.epoch = 1 if self.epoch == _LAST_EPOCH else self.epoch + 1
         else:
             self.reset()  # the broker has no slot for another session: each request names all partitions
         return True

@@ -21,7 +21,8 @@ from managedconsumer.coordinator.states import MemberState
 from managedconsumer.runtime.cluster.coordinator_link import HEARTBEAT, CoordinatorLink
 from managedconsumer.runtime.open_requests import OpenRequests
 from managedconsumer.runtime.owner import Owner
-from managedconsumer.runtime.waiting import exits
+from managedconsumer.runtime.waiting import process
+from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.runtime.waiting.primitives import Worker
 from managedconsumer.structs import Generation
@@ -119,11 +120,10 @@ class GroupMember:
         For the user's threads, which must not drive the machine themselves: an exception of a signal handler could come
         between the machine's step and the delivery of its events.
         """
-        deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
+        now = self._handler.now
         with self._lock:
             self._lock.notify_all()
-            while self._handler.now() > self.deliver_until() and not deadline.expired(self._handler.now()):
-                self._lock.wait(deadline.remaining(self._handler.now()))
+            wait_until(self._lock, now, lambda: now() <= self.deliver_until(), _LONGEST_FENCE)
 
     def deliver_until(self) -> float:
         """Until when (handler's clock) messages may be delivered, as far as it is known here. Takes no lock."""
@@ -146,10 +146,8 @@ class GroupMember:
 
     def await_fence(self) -> None:
         """Wait a second at most until known losses are fenced, perhaps by another worker. Call it without a lock."""
-        deadline = Deadline(self._handler.now(), _LONGEST_FENCE)
         with self._lock:
-            while self.unfenced and not deadline.expired(self._handler.now()):
-                self._lock.wait(deadline.remaining(self._handler.now()))
+            wait_until(self._lock, self._handler.now, lambda: not self.unfenced, _LONGEST_FENCE)
 
     def leave_as_fenced(self, error: BaseException, generation: Generation) -> None:
         """Leave the group and treat the partitions as lost; the owner calls it inside :meth:`poll`."""
@@ -184,7 +182,7 @@ class GroupMember:
             self._closing = False
             self._beat_worker = self._handler.spawn("heartbeat", self._beat_forever)
             if self._handler.real:
-                exits.watch(self)
+                process.at_exit.add(self)
 
     def poll(self, timeout: float | None = None, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Carry out a wanted rebalance; True when stable, False after ``timeout`` seconds or when closing.
@@ -411,3 +409,29 @@ class GroupMember:
             # Best effort: without it the session time-out removes the member.
             log.info("leaving the group was not confirmed: %s", error, extra=self.machine.log_fields())
             self._failed(request, error)
+
+
+class Lease:
+    """Limits how long a member may deliver messages: as long as its session lasts, by its own clock.
+
+    A thread checks it right before it takes messages: after a freeze of the process any thread may run first.
+
+    After its end it is a task of the consuming thread (:class:`managedconsumer.runtime.engine.delivery.Task`).
+    """
+
+    def __init__(self, member: GroupMember) -> None:
+        self._member = member
+
+    def until(self) -> float:
+        """Until when (handler's clock) messages may be delivered; after that call :meth:`run`. Takes no lock."""
+        return self._member.deliver_until()
+
+    def run(self) -> None:
+        """Wait, a second at most, until the membership knows that its session is over; then :meth:`until` changes."""
+        self._member.await_session()
+
+    async def run_async(self) -> None:
+        """:meth:`run` on an event loop, which does not wait for another thread."""
+        import asyncio  # here: the import is slow, and few users consume from a loop
+
+        await asyncio.to_thread(self.run)

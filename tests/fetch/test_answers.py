@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from managedconsumer import errors as err
-from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch import plan as fp
+from managedconsumer.fetch import resets
 from tests.fetch.kit import TOPIC, Kit, tp
 from tests.fetch.test_plan import LIMITS, planned
 
@@ -53,7 +53,7 @@ def test_each_code_is_decided(code: int, name: str, outcome: fp.Outcome, asked_a
     assert isinstance(answer.error, err.ProtocolClientError)
     assert (answer.error.code, answer.may_change) == (code, asked_again)
     ended = {"partition": 0, "error_code": code, "leader_epoch": 3, "end_offset": 7}
-    assert epochs.read_epoch_ends({"topics": [{"topic": TOPIC, "partitions": [ended]}]}, [tp(0)]) == {}
+    assert resets.read_epoch_ends({"topics": [{"topic": TOPIC, "partitions": [ended]}]}, [tp(0)]) == {}
 
 
 def test_partitions_that_nobody_asked_for_are_ignored_with_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,7 +62,7 @@ def test_partitions_that_nobody_asked_for_are_ignored_with_a_line_in_the_log(cap
     found = resets.read_list_offsets({"topics": [{"name": TOPIC, "partitions": listed}]}, [tp(0)])
     assert {key: answer.offset for key, answer in found.items()} == {tp(0): 10}
     ended = [{"partition": n, "error_code": 0, "leader_epoch": 3, "end_offset": 7} for n in (0, 7)]
-    assert list(epochs.read_epoch_ends({"topics": [{"topic": TOPIC, "partitions": ended}]}, [tp(0)])) == [tp(0)]
+    assert list(resets.read_epoch_ends({"topics": [{"topic": TOPIC, "partitions": ended}]}, [tp(0)])) == [tp(0)]
     made = planned(Kit())
     stranger = {"partition_index": 7, "error_code": 0, "records": b"", "high_watermark": 3}
     assert fp.read_answer(made, {"responses": [{"topic": TOPIC, "partitions": [stranger]}]}, LIMITS) == []

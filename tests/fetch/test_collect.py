@@ -307,16 +307,16 @@ class TestTakenAway:
         kit = filled(batch(0, 5))
         for _ in range(3):
             kit.take(A)
-        assert kit.collector.taken_away(A) == {}
+        assert kit.collector.in_flight.taken_away(A) == {}
         kit.collector.take_away({tp(0)})
-        assert kit.collector.taken_away(A) == {tp(0): 3}
-        assert kit.collector.taken_away(B) == {}
+        assert kit.collector.in_flight.taken_away(A) == {tp(0): 3}
+        assert kit.collector.in_flight.taken_away(B) == {}
         assert not kit.collector.has_in_flight()
         kit.take(A)
-        assert kit.collector.taken_away(A) == {}
+        assert kit.collector.in_flight.taken_away(A) == {}
 
     def test_a_seek_takes_nothing_away(self) -> None:
         kit = filled(batch(0, 5))
         kit.take(A)
         kit.collector.forget({tp(0)})
-        assert kit.collector.taken_away(A) == {}
+        assert kit.collector.in_flight.taken_away(A) == {}

@@ -17,6 +17,7 @@ from managedconsumer.clock import Backoff
 from managedconsumer.errors import CorruptRecordError
 from managedconsumer.fetch import plan as fp
 from managedconsumer.fetch.leader import LeaderFetch
+from managedconsumer.runtime.net.connection import Lent
 from managedconsumer.wire import records
 from managedconsumer.wire.protocol import framing
 from managedconsumer.wire.protocol.schemas import FETCH
@@ -113,38 +114,24 @@ class Inline(Side):
     def lend(self) -> None:
         """The request in flight is lent."""
         assert self.plan is not None
-        asked = self.mind.lend(self.plan)
-        self.wire = self.all.add(
-            None,
-            self.cluster,
-            fd=-1,
+        lent = Lent(
+            descriptor=-1,
             inbox=memoryview(bytearray(1 << 16)),
             held=0,
-            lines=asked.lines,
-            limits={
-                "max_wait_ms": LIMITS.max_wait_ms,
-                "quiet_wait_ms": asked.quiet_wait_ms,
-                "quiet_after": asked.quiet_after,
-                "soon_s": 6.0,
-                "min_bytes": 1,
-                "max_bytes": self.plan.granted,
-                "isolation_level": 0,
-                "max_messages": 1000,
-            },
-            request={
-                "head": framing.rest_of_header(CLIENT, flexible=True),
-                "version": VERSION,
-                "correlation_id": self.correlation,
-                "session_id": asked.session_id,
-                "session_epoch": asked.session_epoch,
-                "patient": asked.patient,
-                "sent_at": self.now,
-                "overdue_at": 1e12,
-                "slowest": 0.0,
-                "heard_at": self.now,
-                "quiet_since": self.mind.quiet_since,
-            },
-            options={"read_committed": False, "check_crcs": True, "max_batch_bytes": LIMITS.max_batch_bytes},
+            head=framing.rest_of_header(CLIENT, flexible=True),
+            sent_at=self.now,
+            overdue_at=1e12,
+            heard_at=self.now,
+            slowest=0.0,
+        )
+        self.wire = self.all.add(
+            *(None, self.cluster, lent, self.mind.lend(self.plan), LIMITS),
+            version=VERSION,
+            correlation_id=self.correlation,
+            max_bytes=self.plan.granted,
+            max_messages=1000,
+            soon_s=6.0,
+            quiet_since=self.mind.quiet_since,
         )
 
     def feed(self, data: bytes) -> bytes | None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from managedconsumer.errors import CorruptRecordError, UnknownTopicOrPartition
-from managedconsumer.fetch import epochs, resets
 from managedconsumer.fetch import plan as fp
+from managedconsumer.fetch import resets
 from managedconsumer.fetch.request import FetchSession
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, PartitionInfo, TopicInfo, TopicPartition
 from managedconsumer.subscription_state import TopicPartitionState
@@ -49,7 +49,6 @@ class TestFetch:
         kit = Kit(2)
         made = _plan(kit, max_wait_ms=70, isolation_level=1, rack="r1")
         assert made.body == {
-            "replica_id": -1,
             "max_wait_ms": 70,
             "min_bytes": 1,
             "max_bytes": 1048576,
@@ -232,18 +231,18 @@ class TestEpochs:
     )
     def test_which_committed_epochs_are_compared(self, epoch: int, known: bool, outdated: bool) -> None:
         expected = {tp(0): epoch}
-        assert epochs.checked_epochs(expected, _cluster()) == (expected if known else {}, expected if outdated else {})
+        assert resets.checked_epochs(expected, _cluster()) == (expected if known else {}, expected if outdated else {})
 
     @pytest.mark.parametrize("epoch", [-1, 0, 1])
     def test_of_an_unknown_partition_none_is(self, epoch: int) -> None:
-        assert epochs.checked_epochs({TopicPartition("u", 0): epoch}, _cluster()) == ({}, {})
+        assert resets.checked_epochs({TopicPartition("u", 0): epoch}, _cluster()) == ({}, {})
 
     def test_epoch_zero_of_a_leader_in_its_first_epoch_is_known(self) -> None:
-        assert epochs.checked_epochs({tp(0): 0}, _cluster(epoch=0)) == ({tp(0): 0}, {})
+        assert resets.checked_epochs({tp(0): 0}, _cluster(epoch=0)) == ({tp(0): 0}, {})
 
     def test_a_request_as_a_whole(self) -> None:
         wanted = {tp(0): 3, tp(1): 4, TopicPartition("u", 0): 5}
-        assert epochs.epoch_ends_body(wanted, _cluster()) == {
+        assert resets.epoch_ends_body(wanted, _cluster()) == {
             "replica_id": -1,
             "topics": [
                 {
@@ -261,8 +260,8 @@ class TestEpochs:
     def test_where_an_epoch_ends(self, code: int, end: int, known: bool, caplog: pytest.LogCaptureFixture) -> None:
         part = {"partition": 0, "error_code": code, "leader_epoch": 3, "end_offset": end}
         other = {**part, "partition": 9, "error_code": 0, "end_offset": 1}
-        found = epochs.read_epoch_ends({"topics": [{"topic": TOPIC, "partitions": [other, part]}]}, [tp(0)])
-        assert found == ({tp(0): epochs.EpochEnd(3, end)} if known else {})
+        found = resets.read_epoch_ends({"topics": [{"topic": TOPIC, "partitions": [other, part]}]}, [tp(0)])
+        assert found == ({tp(0): resets.EpochEnd(3, end)} if known else {})
         assert [record.getMessage() for record in caplog.records] == [
             "ignoring orders-9 in an answer about leader epochs: it was not asked for"
         ]

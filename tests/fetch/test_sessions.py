@@ -67,6 +67,6 @@ def test_the_epoch_starts_over_at_one() -> None:
     session = FetchSession()
     session.body(body(p0=1), 12)
     session.accept({"error_code": 0, "session_id": 5})
-    session._epoch = 2**31 - 1
+    session.epoch = 2**31 - 1
     session.accept({"error_code": 0, "session_id": 5})
     assert session.body(body(p0=1), 12)["session_epoch"] == 1

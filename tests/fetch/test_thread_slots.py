@@ -154,7 +154,7 @@ def test_nothing_comes_past_the_lock_after_a_partition_was_taken(kit: Kit, three
         getattr(kit.collector, how)({tp(0)})
     assert [one.past_the_lock(), two.past_the_lock()] == [None, None]
     lost = {tp(0): 1} if how == "take_away" else {}
-    assert kit.collector.taken_away(one.who) == lost  # 2 was in its hand, and 1 in the other's
+    assert kit.collector.in_flight.taken_away(one.who) == lost  # 2 was in its hand, and 1 in the other's
     assert kit.collector.has_in_flight({tp(0)}) == (how in ("shelve", "leave"))
 
 

@@ -10,7 +10,6 @@ from managedconsumer.decoding.compiled import compiled
 from tests.fuzz import outside, protocol
 from tests.fuzz.avro import AvroValues
 from tests.fuzz.endpoint import Requests
-from tests.fuzz.fetches import Fetches
 from tests.fuzz.kit import Target
 from tests.fuzz.records import Records
 from tests.fuzz.typed import JsonValues, Registries
@@ -26,8 +25,7 @@ class Entry:
 
 TARGETS = {
     "records": Entry(Records, 6),
-    "schemas": Entry(protocol.Schemas, 2),
-    "fetches": Entry(Fetches, 1),
+    "schemas": Entry(protocol.Schemas, 3),
     "frames": Entry(protocol.Frames, 0.5),
     "sasl": Entry(protocol.Sasl, 0.5),
     "codecs": Entry(protocol.Codecs, 1),

@@ -231,7 +231,7 @@ MUTANTS = read(r"""
 -        self._session.committer.fenced(event.error)
 +        owned = self._session.assigned()
 +        self._session.committer.fenced(event.error)
-@ runtime/lease.py runtime/test_lease.py
+@ runtime/member.py runtime/test_lease.py
 # a thread of the user's steps the membership when its session is over
 -        self._member.await_session()
 +        member = self._member
@@ -411,9 +411,9 @@ MUTANTS = read(r"""
 @ fetch/collect.py fetch/test_inline_parity.py
 # what comes for a partition that has moved is handed out
 -            if queue.version == version and queue.state.active:
--                queue.note_received
+-                queue.fetch_offset, queue.last_epoch
 +            if queue.state.active:
-+                queue.note_received
++                queue.fetch_offset, queue.last_epoch
 @ fetch/plan.py fetch/test_repeats.py
 # an answer that came over a lent connection asks beyond the bound on memory
 -return self._look(cluster, now, True) is not None and self._buffer.budget.holds(self._buffer)

@@ -65,9 +65,7 @@ class Member:
             commits=handler.Condition(shared),
             offsets=OffsetClient(SimpleNamespace(handler=handler), link, "g", 0),  # type: ignore[arg-type]
             subscription=subscription,
-            collector=SimpleNamespace(
-                in_flight=InFlight(), lowest_in_flight=lambda *_a, **_k: None, taken_away=lambda _who: {}
-            ),
+            collector=SimpleNamespace(in_flight=InFlight(), lowest_in_flight=lambda *_a, **_k: None),
             group_id="g",
             log_fields=LogFields("g"),
             link=None,
@@ -209,7 +207,7 @@ def test_a_stopped_consumer_commits_nothing(member: Member) -> None:
 def test_what_was_taken_away_from_one_thread_is_not_committed_by_another(member: Member) -> None:
     """The partition has come back meanwhile, and starts at an earlier offset."""
     taken = [{}, {A: 9}]
-    member.engine.collector.taken_away = lambda _who: taken.pop()
+    member.engine.collector.in_flight.taken_away = lambda _who: taken.pop()
 
     def of_another_thread() -> None:
         member.coordinator.before = None

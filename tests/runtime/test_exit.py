@@ -123,9 +123,9 @@ def test_the_end_does_not_wait_for_a_silent_coordinator(auto_commit: bool) -> No
     try:
         broker.produce(TOPIC, [b"a", b"b"])
         end = "\nimport time\n"
-        end += "import managedconsumer.runtime.waiting.exits as exits\n"
+        end += "import managedconsumer.runtime.waiting.process as process\n"
         end += "print('silence', flush=True)\nsys.stdin.readline()\nbegan = time.monotonic()\n"
-        end += "exits._at_exit()\nprint(time.monotonic() - began, flush=True)\n"
+        end += "process._at_exit()\nprint(time.monotonic() - began, flush=True)\n"
         command = [sys.executable, "-c", _PROGRAM + end, broker.bootstrap, f"{{'auto_commit_enable': {auto_commit}}}"]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None

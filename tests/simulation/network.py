@@ -251,10 +251,10 @@ class SimulatedCluster(Cluster):
             refused = err.NoBrokersAvailableError(f"{host}: connection refused")
             refused.refused = refused.definite = True
             raise refused
-        if self._is_closed():
+        if self._closed:
             raise err.SocketDisconnectedError("the consumer's connections are closed")
         made = SimulatedConnection(self._network, self._process, node)
         self.reached = True
         self._network.connections.append(made)
-        self._connections.add(made)  # type: ignore[arg-type]
+        self.open_connections.add(made)  # type: ignore[arg-type]
         return made  # type: ignore[return-value]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from managedconsumer.errors import OffsetOutOfRangeError
-from managedconsumer.fetch.epochs import EpochEnd
+from managedconsumer.fetch.resets import EpochEnd
 from managedconsumer.spark import watch
 from managedconsumer.spark.ranges import OffsetRange, StreamOffset
 from managedconsumer.spark.watch import LogWatch

@@ -46,6 +46,6 @@ def test_the_accelerators_own(twin: ModuleType) -> None:
 
 def test_without_the_package_the_python_version_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "managedconsumer.wire.records._records", raising=False)
-    assert module._choose()[1] == "crc32c"
+    assert module.chosen.__wrapped__() is not crc32c_pure
     monkeypatch.setitem(sys.modules, "crc32c", None)
-    assert module._choose() == (crc32c_pure, "python")
+    assert module.chosen.__wrapped__() is crc32c_pure

@@ -280,3 +280,14 @@ def test_an_api_survives_pickling_and_copying_as_itself() -> None:
 def test_a_slip_in_the_table_is_noticed(text: str) -> None:
     with pytest.raises(ValueError, match="schema table"):
         parse_fields(text)
+
+
+def test_the_defaults_of_fields_that_are_not_there_are_flat() -> None:
+    """A reader gives each message copies of them, which would share what is within."""
+    for api in APIS.values():
+        todo = [*api.fields("request"), *api.fields("response")]
+        for field in todo:
+            todo += field.fields
+            default, versions = field.fallback(), range(api.min_version, api.max_version + 1)
+            if isinstance(default, dict) and (field.tag is not None or any(v not in field.versions for v in versions)):
+                assert not any(isinstance(each, (list, dict)) for each in default.values()), (api, field.name)

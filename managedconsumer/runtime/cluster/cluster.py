@@ -17,7 +17,7 @@ from managedconsumer.runtime.net.connection import Connection, ConnectionSetting
 from managedconsumer.runtime.net.request_times import RequestTimes
 from managedconsumer.runtime.net.silence import OpenConnections
 from managedconsumer.runtime.net.transport import BufferFactory
-from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.waiting import process
 from managedconsumer.runtime.waiting.handlers import Handler
 from managedconsumer.structs import BrokerInfo, ClusterSnapshot, TopicPartition
 from managedconsumer.wire.protocol import schemas
@@ -100,7 +100,8 @@ class Cluster:
         #: The keys of the requests that brokers list, as of the last connection; empty before the first.
         self.listed: Collection[int] = ()
         self.times = RequestTimes()
-        self._connections = OpenConnections(handler)
+        #: The connections made here, and those that other consumers have put there.
+        self.open_connections = OpenConnections(handler)
         self._own_idle = IdleConnections(handler)
         self._closed = False
         self.bootstrap = list(bootstrap)
@@ -112,12 +113,12 @@ class Cluster:
         self._flight: Flight | None = None
         # By place: the resources shared by all clones of this cluster.
         self._shares: weakref.WeakKeyDictionary[Any, Sharing] = weakref.WeakKeyDictionary()
-        forks.watch(self)
+        process.in_children.add(self)
 
     def disown(self) -> None:
         """In the child of a fork: make new connections, as the sockets here are the parent's."""
         self._lock = self.handler.RLock()  # a thread that does not exist here may hold the other one
-        self._connections, self._own_idle = OpenConnections(self.handler), IdleConnections(self.handler)
+        self.open_connections, self._own_idle = OpenConnections(self.handler), IdleConnections(self.handler)
         self._flight = None
         if self.shared is not None:
             self.share(self.shared)
@@ -170,7 +171,7 @@ class Cluster:
     def close(self) -> None:
         """Close all connections of this cluster; any thread, idempotent. Waiters get SocketDisconnectedError."""
         self._closed = True
-        self._connections.close()
+        self.open_connections.close()
         if self.shared is not None:
             self.shared.leave(self)
 
@@ -207,7 +208,7 @@ class Cluster:
             raise err.SocketDisconnectedError("the consumer's connections are closed")
         settings = self.settings if buffers is None else self.settings.replace(buffer_factory=buffers)
         connection = Connection(host, port, self.handler, settings, node_id)
-        self._connections.add(connection)
+        self.open_connections.add(connection)
         try:
             connection.connect(timeout_ms if timeout_ms is None else min(timeout_ms, settings.connect_timeout_ms))
         except BaseException:
@@ -215,18 +216,11 @@ class Cluster:
             raise
         self.reached = True
         self.times.connections += 1
-        connection.times, self.listed = self.times, connection.broker_ranges
-        if self._is_closed():
-            connection.close()
-            raise err.SocketDisconnectedError("the consumer's connections are closed")
-        return connection
+        return self._adopt(connection)
 
     def connect_to(self, broker: BrokerInfo) -> Connection:
         """Return a new connection to ``broker``, whatever the metadata says; the caller closes it."""
         return self._open(broker.host, broker.port, broker.node_id)
-
-    def _is_closed(self) -> bool:
-        return self._closed
 
     def join(self) -> None:
         """Mark this as a running consumer's until :meth:`close`: it shares with the others of its client."""
@@ -236,12 +230,7 @@ class Cluster:
     def share(self, sharing: Sharing) -> None:
         """Use ``sharing`` as the shared resources from here on."""
         self.shared = sharing
-        self._connections.above = lambda: sharing.connections
-
-    @property
-    def open_connections(self) -> OpenConnections:
-        """The connections made here, and those that other consumers have put there."""
-        return self._connections
+        self.open_connections.above = lambda: sharing.connections
 
     @property
     def _sharing(self) -> Sharing | None:
@@ -276,7 +265,7 @@ class Cluster:
         return self.connect(node_id, timeout_ms=timeout_ms)
 
     def _adopt(self, connection: Connection) -> Connection:
-        self._connections.add(connection)
+        self.open_connections.add(connection)
         connection.times, self.listed = self.times, connection.broker_ranges
         if self._closed:
             connection.close()
@@ -294,7 +283,7 @@ class Cluster:
         if sharing is None:
             self._own_idle.put(connection)
         else:
-            self._connections.remove(connection)
+            self.open_connections.remove(connection)
             sharing.put(connection)
 
     def close_idle(self) -> None:
@@ -310,7 +299,7 @@ class Cluster:
         """Remove and return this cluster's idle connections; the caller owns them now."""
         found = self._own_idle.take_all()
         for connection in found:
-            self._connections.remove(connection)
+            self.open_connections.remove(connection)
         return found
 
     # -- requests to any broker ------------------------------------------------------------------------
@@ -381,7 +370,7 @@ class Cluster:
         """Ask at the bootstrap addresses alone, as the broker that was asked wishes (KIP-1102)."""
         log.info("the brokers send us to the bootstrap addresses, %s", self.address)
         for connection in self._idle.take_all():
-            self._connections.remove(connection)
+            self.open_connections.remove(connection)
             connection.close()
         with self._lock:
             self.snapshot = self.snapshot._replace(brokers=MappingProxyType({}))

@@ -48,7 +48,8 @@ class CoordinatorLink:
         self._cluster = cluster
         self._group_id = group_id
         self._lock = cluster.handler.Lock()
-        self._broker: BrokerInfo | None = None
+        #: The last known coordinator; None while it is unknown. Only this object sets it.
+        self.broker: BrokerInfo | None = None
         # By purpose: the connections with a request in flight.
         self._lent: dict[str, list[Connection]] = {}
         #: By purpose: how often its requests were interrupted.
@@ -58,11 +59,6 @@ class CoordinatorLink:
         self._closed = False
         #: Grows with every :meth:`lost`: a failure from an earlier era does not concern the present coordinator.
         self.era = 0
-
-    @property
-    def broker(self) -> BrokerInfo | None:
-        """The last known coordinator, or None while it is unknown."""
-        return self._broker
 
     def request(
         self,
@@ -170,7 +166,7 @@ class CoordinatorLink:
         """
         if self._closed:
             raise self._lost_meanwhile()
-        known = self._broker
+        known = self.broker
         broker = known or self._find()
         with self._lock:
             if self._interrupts.get(purpose, 0) != interrupts:
@@ -184,7 +180,7 @@ class CoordinatorLink:
                 raise
             # Another broker may coordinate the group by now. Only the refusal of one that was just looked up proves
             # that none does, which makes sessions longer (``Machine._note_fail_over``).
-            self._broker = None
+            self.broker = None
             fresh = borrow(self._find().node_id)
         with self._lock:
             interrupted = self._interrupts.get(purpose, 0) != interrupts
@@ -221,10 +217,10 @@ class CoordinatorLink:
 
     def _find(self) -> BrokerInfo:
         broker = self._cluster.find_coordinator(self._group_id)
-        if self._broker != broker:
+        if self.broker != broker:
             tell = LogFields(self._group_id).tell
             tell(log.info, "the coordinator is broker %d (%s)", broker.node_id, broker.address)
-        self._broker = broker
+        self.broker = broker
         return broker
 
     def lost(self, reason: str, era: int | None = None) -> None:
@@ -238,7 +234,7 @@ class CoordinatorLink:
             if era is not None and era != self.era:
                 return
             self.era += 1
-            broker, self._broker = self._broker, None
+            broker, self.broker = self.broker, None
             connections = self._take_all()
         for connection in connections:
             connection.close()

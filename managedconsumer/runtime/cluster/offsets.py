@@ -12,9 +12,8 @@ from managedconsumer.codes import LEADER_NOT_AVAILABLE, REQUEST_TIMED_OUT
 from managedconsumer.coordinator import commits
 from managedconsumer.coordinator.commits import CommittedOffset, Verdict
 from managedconsumer.coordinator.committing import Committing, Expelled, Result
-from managedconsumer.fetch import epochs, resets
-from managedconsumer.fetch.epochs import EpochEnd
-from managedconsumer.fetch.resets import OffsetAnswer
+from managedconsumer.fetch import resets
+from managedconsumer.fetch.resets import EpochEnd, OffsetAnswer
 from managedconsumer.runtime.cluster.cluster import Cluster
 from managedconsumer.runtime.cluster.coordinator_link import CONNECTION_ERRORS, CoordinatorLink
 from managedconsumer.runtime.net import diagnose
@@ -142,10 +141,10 @@ class OffsetClient:
         found: list[dict[TopicPartition, EpochEnd]] = []
 
         def ask(node: int, part: Mapping[TopicPartition, int]) -> None:
-            body = epochs.epoch_ends_body(part, snapshot)
+            body = resets.epoch_ends_body(part, snapshot)
             try:
                 answer = self._ask_leader(node, schemas.OFFSET_FOR_LEADER_EPOCH, body, 1000.0 * _EPOCH_PATIENCE)
-                found.append(epochs.read_epoch_ends(answer, part))
+                found.append(resets.read_epoch_ends(answer, part))
             except err.KafkaException as error:  # the broker is too old for it, or gone
                 log.debug("leader epochs could not be compared: %s", error)
 

@@ -34,10 +34,8 @@ class Opener(Protocol):
     """A cluster that makes connections for the client (:class:`managedconsumer.runtime.cluster.cluster.Cluster`)."""
 
     handler: Handler
-
-    @property
-    def open_connections(self) -> OpenConnections:
-        """The connections that it has made, and those that others have put there."""
+    #: The connections that it has made, and those that others have put there.
+    open_connections: OpenConnections
 
     def connect_to(self, broker: BrokerInfo) -> Connection:
         """A new connection to ``broker``."""

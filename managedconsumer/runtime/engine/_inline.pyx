@@ -19,6 +19,7 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcmp, memcpy
 
+from managedconsumer.wire.records._recordread cimport big32, big64
 from managedconsumer.wire.records._records cimport Source
 
 from managedconsumer.wire.records._records import RecordChunk
@@ -68,14 +69,6 @@ cdef enum:
     HEAD_BYTES = 64           # of a request, beside its client id and its topics
     LEAST_ANSWER = 17         # bytes of a response without partitions
     PART_HEAD = 36            # of a partition in a response, up to the length of its records
-
-
-cdef inline uint32_t be32(const uint8_t *at) noexcept nogil:
-    return (<uint32_t>at[0] << 24) | (<uint32_t>at[1] << 16) | (<uint32_t>at[2] << 8) | at[3]
-
-
-cdef inline int64_t be64(const uint8_t *at) noexcept nogil:
-    return <int64_t>((<uint64_t>be32(at) << 32) | be32(at + 4))
 
 
 cdef inline uint8_t *put16(uint8_t *at, int value) noexcept nogil:
@@ -150,8 +143,7 @@ cdef struct Part:
 cdef class Wire:
     """A fetch worker's connection that consuming threads receive from, with its request in flight.
 
-    ``lines``: for each partition its queue, version, topic id, number, leader epoch, fetch offset, last epoch and the
-    most bytes. ``head``: what stands in a request's header behind the correlation id.
+    ``lent`` is the connection (``net.connection.Lent``), ``asked`` the request (``fetch.leader.Lent``).
     """
 
     cdef readonly bint recalled         # its worker wants it back, or has to handle its inbox
@@ -182,21 +174,22 @@ cdef class Wire:
         self._lines, self._parts, self._ids, self._room, self._inbox = NULL, NULL, NULL, NULL, NULL
         self.unsent = b""
 
-    def __init__(self, owner, cluster, *, int fd, inbox, Py_ssize_t held, list lines not None, dict limits not None,
-                 dict request not None, dict options not None):
+    def __init__(self, owner, cluster, lent, asked, limits, *, int version, int correlation_id, int max_bytes,
+                 long long max_messages, double soon_s, double quiet_since):
         cdef int place
         cdef bytes topic
         cdef Line *line
-        self.owner, self._cluster, self._snapshot, self._options = owner, cluster, cluster.snapshot, options
-        self._fd, self.held = fd, held
-        self._head, self._version, self.correlation_id = request["head"], request["version"], request["correlation_id"]
-        self._session, self.session_epoch = request["session_id"], request["session_epoch"]
-        self.sent_at, self.overdue_at, self.slowest = request["sent_at"], request["overdue_at"], request["slowest"]
-        self.heard_at, self.quiet_since = request["heard_at"], request["quiet_since"]
-        self.patient, self._soon_s, self._quiet_after = request["patient"], limits["soon_s"], limits["quiet_after"]
-        self._wait_ms, self._quiet_ms = limits["max_wait_ms"], limits["quiet_wait_ms"]
-        self._least_bytes, self._most_bytes = limits["min_bytes"], limits["max_bytes"]
-        self._isolation, self._most_messages = limits["isolation_level"], limits["max_messages"]
+        cdef list lines = asked.lines
+        self.owner, self._cluster, self._snapshot = owner, cluster, cluster.snapshot
+        self._fd, self.held, self._head = lent.descriptor, lent.held, lent.head
+        self.sent_at, self.overdue_at, self.heard_at, self.slowest = lent.sent_at, lent.overdue_at, lent.heard_at, lent.slowest
+        self._version, self.correlation_id, self._most_bytes = version, correlation_id, max_bytes
+        self._session, self.session_epoch, self.patient = asked.session_id, asked.session_epoch, asked.patient
+        self._wait_ms, self._quiet_ms, self._quiet_after = limits.max_wait_ms, asked.quiet_wait_ms, asked.quiet_after
+        self._least_bytes, self._isolation, self._most_messages = limits.min_bytes, limits.isolation_level, max_messages
+        self._soon_s, self.quiet_since = soon_s, quiet_since
+        self._options = {"read_committed": limits.isolation_level == 1, "check_crcs": limits.check_crcs}
+        self._options["max_batch_bytes"] = limits.max_batch_bytes
         self._count = len(lines)
         ids = list(dict.fromkeys(line[2] for line in lines))
         self._topics = len(ids)
@@ -224,7 +217,7 @@ cdef class Wire:
         self._inbox = <Py_buffer *>calloc(1, sizeof(Py_buffer))
         if self._inbox == NULL:
             raise MemoryError
-        PyObject_GetBuffer(inbox, self._inbox, PyBUF_WRITABLE)
+        PyObject_GetBuffer(lent.inbox, self._inbox, PyBUF_WRITABLE)
 
     def __dealloc__(self):
         if self._inbox != NULL:
@@ -321,7 +314,7 @@ cdef class Wire:
         cdef uint8_t *inbox = <uint8_t *>self._inbox.buf
         while True:
             if self.held >= 4:
-                size = be32(inbox)
+                size = big32(inbox)
                 if size < LEAST_ANSWER or 4 + size > self._inbox.len or self.held > 4 + size:
                     self.recalled = True  # damaged, too long for this, or more than one response
                     return 0
@@ -402,9 +395,9 @@ cdef class Wire:
         cdef Py_ssize_t topics, number, size
         cdef int found = 0, topic, line
         cdef Part *part
-        if <int32_t>be32(at) != self.correlation_id or at[4] or be32(at + 5) or at[9] or at[10]:
+        if <int32_t>big32(at) != self.correlation_id or at[4] or big32(at + 5) or at[9] or at[10]:
             return -1
-        if <int32_t>be32(at + 11) != self._session:
+        if <int32_t>big32(at + 11) != self._session:
             return -1
         at += 15
         topics = get_length(&at, stop)
@@ -428,16 +421,16 @@ cdef class Wire:
                 if stop - at < PART_HEAD or found >= self._count:
                     return -1
                 for line in range(self._count):
-                    if self._lines[line].topic == topic and self._lines[line].number == <int32_t>be32(at):
+                    if self._lines[line].topic == topic and self._lines[line].number == <int32_t>big32(at):
                         break
                 else:
                     return -1
                 part = &self._parts[found]
                 found += 1
                 part.line = line
-                if at[4] or at[5] or at[30] > 1 or <int32_t>be32(at + 31) != -1:  # errors, aborted ones, a follower
+                if at[4] or at[5] or at[30] > 1 or <int32_t>big32(at + 31) != -1:  # errors, aborted ones, a follower
                     return -1
-                part.high, part.stable, part.start = be64(at + 6), be64(at + 14), be64(at + 22)
+                part.high, part.stable, part.start = big64(at + 6), big64(at + 14), big64(at + 22)
                 at += 35
                 size = get_length(&at, stop)
                 if size < -1 or stop - at <= max(0, size):
@@ -516,9 +509,9 @@ cdef class InlineFetch(Source):
         """True if no further wire is possible."""
         return len(self.wires) >= MOST_WIRES
 
-    def add(self, owner, cluster, **more):
+    def add(self, *args, **more):
         """Make a new :class:`Wire`, from which consuming threads may receive."""
-        wire = Wire(owner, cluster, **more)
+        wire = Wire(*args, **more)
         self.wires += (wire,)
         return wire
 

@@ -208,7 +208,7 @@ class ListenerCalls:
             on_begin,
             _where(method, tps),
             engine.log_fields,
-            engine.delivery.run_first_in_user_thread,
+            partial(engine.delivery.run_in_user_thread, first=True),
         )
         engine.delivery.run_in_user_thread(task)
         deadline = Deadline(engine.handler.now(), None if for_ever else self._patience)

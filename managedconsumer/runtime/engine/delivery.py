@@ -7,11 +7,11 @@ from collections import deque
 from typing import Any, Callable, Collection, Protocol, Sequence, TypeVar
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Deadline
 from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.life import Locks
-from managedconsumer.runtime.lease import Lease
+from managedconsumer.runtime.member import Lease
 from managedconsumer.runtime.waiting import thread_ids
+from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.runtime.waiting.greenlet_yield import GreenletYield
 from managedconsumer.structs import TopicPartition
 from managedconsumer.wire.records import Message
@@ -262,16 +262,10 @@ class Delivery:
         self.collector.finish(who)
         self.lock.notify_all()
 
-    def run_in_user_thread(self, task: Task) -> None:
-        """Queue ``task`` for the thread that consumes."""
+    def run_in_user_thread(self, task: Task, *, first: bool = False) -> None:
+        """Queue ``task`` for the thread that consumes. ``first``: a signal interrupted it before it began."""
         with self.lock:
-            self._tasks.append(task)
-            self.life.wake_consumers()
-
-    def run_first_in_user_thread(self, task: Task) -> None:
-        """Queue ``task`` before all others: a signal interrupted it before it began."""
-        with self.lock:
-            self._tasks.appendleft(task)
+            (self._tasks.appendleft if first else self._tasks.append)(task)
             self.life.wake_consumers()
 
     def cancel_task(self, task: Task) -> bool:
@@ -318,18 +312,17 @@ class Delivery:
     def drain(self, tps: Collection[TopicPartition], seconds: float) -> bool:
         """Wait until no other thread has a message of ``tps`` in flight; False when ``seconds`` were not enough."""
         me = self.caller()
-        deadline = Deadline(self.handler.now(), seconds)
+
+        def drained() -> bool:
+            return not self.collector.has_in_flight(tps, but=me) or self.life.closed or self.life.stop_wanted
+
         with self.lock:
             self.leave_dead_owners()
             self._draining += 1
             try:
-                while self.collector.has_in_flight(tps, but=me) and not (self.life.closed or self.life.stop_wanted):
-                    if deadline.expired(self.handler.now()):
-                        return False
-                    self.lock.wait(deadline.remaining(self.handler.now()))
+                return wait_until(self.lock, self.handler.now, drained, seconds)
             finally:
                 self._draining -= 1
-        return True
 
     def push_back(self, messages: Sequence[Message], who: int | None = None) -> None:
         """Put back unused ``messages`` of ``who`` (None: the calling thread): they are delivered again."""

@@ -21,7 +21,7 @@ from managedconsumer.runtime.engine.fetching.fetch_pool import FetchPool
 from managedconsumer.runtime.engine.life import Locks
 from managedconsumer.runtime.engine.positions import PositionWorker
 from managedconsumer.runtime.engine.progress_tracker import ProgressTracker
-from managedconsumer.runtime.waiting import forks
+from managedconsumer.runtime.waiting import process
 from managedconsumer.runtime.waiting.async_waiters import AsyncWaiters
 from managedconsumer.runtime.waiting.greenlet_yield import GreenletYield
 from managedconsumer.runtime.waiting.handlers import Handler
@@ -70,7 +70,7 @@ class Engine:
         self.async_waiters = AsyncWaiters(self.delivery)
         #: What the position worker starts now and then; it returns when it is to be called again (handler's clock).
         self.attend: Callable[[float], float] = lambda _now: float("inf")
-        forks.watch(self)
+        process.in_children.add(self)
         self._build()
 
     def _build(self) -> None:

@@ -127,7 +127,8 @@ class OAuthBearer:
                 "sasl_oauth_token gave something that is not a bearer token (RFC 6750, section 2.1)"
             )
         self._fields = [f"auth=Bearer {token}", *_extensions(extensions or {})]
-        self._refusal: str | None = None
+        #: The broker's reason for refusing the token, if it has refused it.
+        self.refusal: str | None = None
 
     def first(self) -> bytes:
         """The token and the extensions."""
@@ -137,15 +138,10 @@ class OAuthBearer:
         """An empty response is success; else it has the reason, and the broker wants a last byte before it hangs up."""
         if not challenge:
             return None
-        if self._refusal is None:
-            self._refusal = _oauth_status(challenge)
+        if self.refusal is None:
+            self.refusal = _oauth_status(challenge)
             return b"\1"
-        raise SaslExchangeError(f"the broker refused the token: {self._refusal}")
-
-    @property
-    def refusal(self) -> str | None:
-        """The broker's reason for refusing the token, if it has refused it."""
-        return self._refusal
+        raise SaslExchangeError(f"the broker refused the token: {self.refusal}")
 
 
 def _scram_fields(text: str) -> dict[str, str]:

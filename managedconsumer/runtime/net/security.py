@@ -88,26 +88,26 @@ class Security(Value):
             raise ConfigurationError(
                 f"security_protocol is {self.security_protocol!r}; allowed are {', '.join(PROTOCOLS)}"
             )
+        protocol = f"security_protocol={self.security_protocol!r}"
         # A setting without effect is a mistake, and this kind of mistake sends secrets in clear text.
         if not self.uses_tls:
-            self._refuse(_TLS_FIELDS, "does not use TLS; use SSL or SASL_SSL")
+            self._refuse(_TLS_FIELDS, f", but {protocol} does not use TLS; use SSL or SASL_SSL")
         if not self.uses_sasl:
-            self._refuse(_SASL_FIELDS, "does not use SASL; use SASL_SSL or SASL_PLAINTEXT")
+            self._refuse(_SASL_FIELDS, f", but {protocol} does not use SASL; use SASL_SSL or SASL_PLAINTEXT")
         self._check_tls()
         if self.uses_sasl:
             self._check_sasl()
 
     def _refuse(self, fields: tuple[str, ...], why: str) -> None:
+        """Raise for the first of these fields that is given; ``why`` ends the sentence."""
         for field in fields:
             if getattr(self, field) is not None:
-                raise ConfigurationError(f"{field} is given, but security_protocol={self.security_protocol!r} {why}")
+                raise ConfigurationError(f"{field} is given{why}")
 
     def _check_tls(self) -> None:
         check_bool("ssl_check_hostname", self.ssl_check_hostname)
         if self.ssl_context is not None:
-            for field in _TLS_FIELDS[1:]:
-                if getattr(self, field) is not None:
-                    raise ConfigurationError(f"{field} is given beside ssl_context; put it into the context instead")
+            self._refuse(_TLS_FIELDS[1:], " beside ssl_context; put it into the context instead")
             if not hasattr(self.ssl_context, "wrap_socket"):
                 raise ConfigurationError(
                     f"ssl_context must be an ssl.SSLContext, not {type(self.ssl_context).__name__}"
@@ -116,9 +116,8 @@ class Security(Value):
             value = getattr(self, field)
             if value is not None and not isinstance(value, (str, os.PathLike)):
                 raise ConfigurationError(f"{field} must be a string, not {type(value).__name__}")
-        for field in ("ssl_keyfile", "ssl_password"):
-            if getattr(self, field) is not None and self.ssl_certfile is None:
-                raise ConfigurationError(f"{field} is given without ssl_certfile")
+        if self.ssl_certfile is None:
+            self._refuse(("ssl_keyfile", "ssl_password"), " without ssl_certfile")
 
     def _check_sasl(self) -> None:
         from managedconsumer.runtime.net import sasl  # not at the top: importing hashing takes 7 ms, and few log in
@@ -133,11 +132,7 @@ class Security(Value):
         for field in needed:
             if getattr(self, field) is None:
                 raise ConfigurationError(f"{field} is missing; sasl_mechanism={self.sasl_mechanism!r} needs it")
-        for field in unused:
-            if getattr(self, field) is not None:
-                raise ConfigurationError(
-                    f"{field} is given, but sasl_mechanism={self.sasl_mechanism!r} has no use for it"
-                )
+        self._refuse(unused, f", but sasl_mechanism={self.sasl_mechanism!r} has no use for it")
         for field in ("sasl_username", "sasl_password"):
             value = getattr(self, field)
             if value is not None and (not isinstance(value, str) or not value or "\0" in value):

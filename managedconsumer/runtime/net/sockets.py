@@ -38,25 +38,21 @@ class SharedSocket:
     the same thread in here.  In a forked child the descriptor is closed but the stream, the parent's, is left alone.
     """
 
-    __slots__ = ("_lock", "_pid", "_sock", "_users", "closed")
+    __slots__ = ("_lock", "_pid", "_users", "closed", "sock")
 
     def __init__(self, handler: Handler) -> None:
         self._lock = handler.RLock()
         self._pid = os.getpid()
-        self._sock: Any = None
+        #: The present socket, or None.
+        self.sock: Any = None
         self._users = 0
         self.closed = False
-
-    @property
-    def sock(self) -> Any:
-        """The present socket, or None."""
-        return self._sock
 
     def adopt(self, sock: Any) -> None:
         """Take over a new socket (the caller has closed or detached the one before)."""
         with self._lock:
             if not self.closed:
-                self._sock = sock
+                self.sock = sock
                 return
         sock.close()
         raise ConnectionAbortedError("closed while connecting")
@@ -72,8 +68,8 @@ class SharedSocket:
         """Note that the system calls are over."""
         with self._lock:
             self._users -= 1
-            if self.closed and not self._users and self._sock is not None:
-                self._sock.close()
+            if self.closed and not self._users and self.sock is not None:
+                self.sock.close()
 
     __enter__ = enter
 
@@ -85,19 +81,19 @@ class SharedSocket:
         if os.getpid() != self._pid:
             # A thread that does not exist in this process may have held the lock: do not use it.
             self.closed = True
-            if self._sock is not None:
-                self._sock.close()
+            if self.sock is not None:
+                self.sock.close()
             return
         with self._lock:
             if self.closed:
                 return
             self.closed = True
-            if self._sock is None:
+            if self.sock is None:
                 return
             if self._users:
-                shutdown(self._sock)
+                shutdown(self.sock)
             else:
-                self._sock.close()
+                self.sock.close()
 
 
 def is_established(sock: Any) -> bool:

@@ -64,7 +64,9 @@ class Transport:
 
     def send(self, data: bytes, deadline: float) -> None:
         """Send everything; raises TimeoutError and OSError."""
-        raise NotImplementedError
+        view = memoryview(data)
+        while view:
+            view = view[self._once(socket.SO_SNDTIMEO, deadline, self._sock.send, view) :]
 
     def lend_inbox(self) -> tuple[memoryview, int]:
         """Return the buffer of early bytes, and their number from its beginning on."""
@@ -77,6 +79,10 @@ class Transport:
 
     def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
         """Wait for at least one byte; 0 at the end of the stream."""
+        return self._once(socket.SO_RCVTIMEO, deadline, self._sock.recv_into, view, len(view), flags)
+
+    def _once(self, option: int, deadline: float, call: Callable[..., int], *args: Any) -> int:
+        """Call ``call``, which waits for the socket until ``deadline``; ``option``: the kernel's time-out for it."""
         raise NotImplementedError
 
     # For the rest of a frame.
@@ -161,24 +167,11 @@ class _BlockingTransport(Transport):
         sock.settimeout(None)
         self._limits = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
 
-    def send(self, data: bytes, deadline: float) -> None:
-        view = memoryview(data)
-        while view:
-            self._limit(socket.SO_SNDTIMEO, deadline)
-            try:
-                sent = self._sock.send(view)
-            except BlockingIOError:
-                self._out_of_time(deadline)
-                continue
-            if sent == len(view):
-                return
-            view = view[sent:]
-
-    def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
+    def _once(self, option: int, deadline: float, call: Callable[..., int], *args: Any) -> int:
         while True:
-            self._limit(socket.SO_RCVTIMEO, deadline)
+            self._limit(option, deadline)
             try:
-                return int(self._sock.recv_into(view, 0, flags))
+                return call(*args)
             except BlockingIOError:
                 self._out_of_time(deadline)
 
@@ -201,18 +194,9 @@ class _BlockingTransport(Transport):
 class _TimeoutTransport(Transport):
     """A TLS socket in a thread, or any socket on a system without the kernel's time-outs."""
 
-    def send(self, data: bytes, deadline: float) -> None:
-        view = memoryview(data)
-        while view:
-            self._limit(deadline)
-            view = view[self._sock.send(view) :]
-
-    def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
-        self._limit(deadline)
-        return int(self._sock.recv_into(view))
-
-    def _limit(self, deadline: float) -> None:
+    def _once(self, option: int, deadline: float, call: Callable[..., int], *args: Any) -> int:
         self._sock.settimeout(self._left(deadline))
+        return call(*args)
 
 
 class _GreenTransport(Transport):
@@ -230,9 +214,7 @@ class _GreenTransport(Transport):
 
     def send(self, data: bytes, deadline: float) -> None:
         with self._timer(deadline):
-            view = memoryview(data)
-            while view:
-                view = view[self._sock.send(view) :]
+            super().send(data, deadline)
 
     def receive_frame(self, frame_size: FrameSize, deadline: float, begins_by: float = NEVER) -> memoryview:
         self._turn.begin()
@@ -269,11 +251,11 @@ class _GreenTransport(Transport):
             self._sock.settimeout(None)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
-    def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
+    def _once(self, option: int, deadline: float, call: Callable[..., int], *args: Any) -> int:
         # A peer that sends without a pause never makes this greenlet wait: neither the timer nor others would run.
         self._left(deadline)
         self._turn.give()
-        return int(self._sock.recv_into(view))
+        return call(*args)
 
     def _timer(self, deadline: float) -> Any:
         return self._timeout(self._left(deadline), TimeoutError())

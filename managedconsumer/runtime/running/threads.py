@@ -11,6 +11,7 @@ from managedconsumer.processing.key_queues import KeyQueue
 from managedconsumer.processing.worker_slots import WorkerSlot
 from managedconsumer.runtime.running.run import Run
 from managedconsumer.runtime.waiting.at_once import at_once
+from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.runtime.waiting.primitives import Worker
 
 log = logging.getLogger(__name__)
@@ -53,10 +54,8 @@ class ThreadRun:
         """Let running messages finish, for at most ``seconds``; no new ones start."""
         run, engine = self._run, self._engine
         run.end()
-        deadline = Deadline(engine.handler.now(), seconds)
         with engine.lock:
-            while run.busy(None) and not deadline.expired(engine.handler.now()):
-                engine.lock.wait(min(_NAP, deadline.remaining(engine.handler.now()) or 0.0))
+            wait_until(engine.lock, engine.handler.now, lambda: not run.busy(None), seconds, _NAP)
 
     async def stop(self, stop: Callable[[], None]) -> BaseException | None:
         """Call ``stop``, which stops the consumer."""

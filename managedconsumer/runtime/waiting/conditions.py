@@ -7,8 +7,28 @@ import select
 import threading
 from typing import Any, Callable
 
+from managedconsumer.clock import Deadline
+
+# A missed wake-up can cost a waiting thread at most this much (seconds).
+_LONGEST_NAP = 1.0
 #: True if ``poll()`` on this system can wait for another descriptor beside sockets.
 AVAILABLE = hasattr(select, "poll")
+
+
+def wait_until(
+    condition: Any, now: Callable[[], float], done: Callable[[], bool], seconds: float | None, nap: float = _LONGEST_NAP
+) -> bool:
+    """Wait until ``done()``, for at most ``seconds`` (None: as long as it takes); False: that was not enough.
+
+    The condition's lock is held. ``now``: the clock (seconds); ``nap``: how often, at least, to ask.
+    """
+    deadline = Deadline(now(), seconds)
+    while not done():
+        left = deadline.remaining(now())
+        if left is not None and left <= 0.0:
+            return False
+        condition.wait(nap if left is None else min(left, nap))
+    return True
 
 
 class WakeupFd:

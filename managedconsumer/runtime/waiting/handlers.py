@@ -28,7 +28,6 @@ __all__ = ["GEventHandler", "Handler", "ThreadingHandler", "default_handler"]
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_PREFIX = "managedconsumer."
 
 
 class Handler(abc.ABC):
@@ -142,40 +141,30 @@ class Handler(abc.ABC):
         return f"{type(self).__name__}()"
 
 
-class _Run:
-    """A worker's function; it keeps the exception."""
+class _Worker:
+    """A thread or greenlet that runs ``fn(*args)``; ``name`` is ``managedconsumer.<name>``."""
 
-    __slots__ = ("_args", "_fn", "_name", "exception")
+    __slots__ = ("_args", "_fn", "_worker", "exception", "name")
 
     def __init__(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        self._name = name
-        self._fn = fn
-        self._args = args
+        self.name = f"managedconsumer.{name}"
+        self._fn, self._args = fn, args
+        #: The exception that ended the worker, or None.
         self.exception: BaseException | None = None
+        self._worker: Any = self._start()
 
-    def __call__(self) -> None:
+    def _run(self) -> None:
         try:
             self._fn(*self._args)
         except Exception as error:
             self.exception = error
-            log.exception("worker %s ended with an exception", self._name)
+            log.exception("worker %s ended with an exception", self.name)
         finally:
             # A finished worker that is still referenced must not keep the consumer alive through its arguments.
             del self._fn, self._args
 
-
-class _Worker:
-    """A thread or greenlet that runs ``run``; ``name`` is ``managedconsumer.<name>``."""
-
-    __slots__ = ("_run", "name")
-
-    def __init__(self, name: str, run: _Run) -> None:
-        self.name, self._run = name, run
-
-    @property
-    def exception(self) -> BaseException | None:
-        """The exception that ended the worker, or None."""
-        return self._run.exception
+    def _start(self) -> Any:
+        raise NotImplementedError
 
     def is_alive(self) -> bool:
         """True until the function has returned."""
@@ -188,44 +177,44 @@ class _Worker:
 class _ThreadWorker(_Worker):
     """A daemon thread."""
 
-    __slots__ = ("_thread",)
+    __slots__ = ()
 
-    def __init__(self, name: str, run: _Run) -> None:
-        super().__init__(name, run)
-        self._thread = threading.Thread(target=run, name=name, daemon=True)
-        self._thread.start()
+    def _start(self) -> threading.Thread:
+        thread = threading.Thread(target=self._run, name=self.name, daemon=True)
+        thread.start()
+        return thread
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end; returns at once when called by the worker itself (a callback may stop its own consumer)."""
-        if self._thread is not threading.current_thread():
-            self._thread.join(timeout)
+        if self._worker is not threading.current_thread():
+            self._worker.join(timeout)
 
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        return bool(self._worker.is_alive())
 
 
 class _GreenWorker(_Worker):
     """A greenlet."""
 
-    __slots__ = ("_greenlet",)
+    __slots__ = ()
 
-    def __init__(self, name: str, run: _Run) -> None:
+    def _start(self) -> Any:
         import gevent
 
-        super().__init__(name, run)
-        self._greenlet: Any = gevent.Greenlet(run)
-        self._greenlet.name = name
-        self._greenlet.start()
+        greenlet = gevent.Greenlet(self._run)
+        greenlet.name = self.name
+        greenlet.start()
+        return greenlet
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for the end; returns at once when called by the worker itself."""
         import gevent
 
-        if self._greenlet is not gevent.getcurrent():
-            self._greenlet.join(timeout)
+        if self._worker is not gevent.getcurrent():
+            self._worker.join(timeout)
 
     def is_alive(self) -> bool:
-        return not self._greenlet.ready()
+        return not self._worker.ready()
 
 
 class ThreadingHandler(Handler):
@@ -266,7 +255,7 @@ class ThreadingHandler(Handler):
         time.sleep(seconds)
 
     def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
-        return _ThreadWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
+        return _ThreadWorker(name, fn, args)
 
     def ident(self) -> int:
         if "gevent.monkey" not in sys.modules or self.native:  # nearly always the first condition holds
@@ -327,7 +316,7 @@ class GEventHandler(Handler):
         gevent.sleep(seconds)
 
     def spawn(self, name: str, fn: Callable[..., Any], *args: Any) -> primitives.Worker:
-        return _GreenWorker(_PREFIX + name, _Run(_PREFIX + name, fn, args))
+        return _GreenWorker(name, fn, args)
 
     def ident(self) -> int:
         return thread_ids.of_greenlet()

@@ -7,14 +7,12 @@ from functools import cache
 from typing import Any, Callable, Final, Mapping
 
 from managedconsumer.errors import MalformedResponseError
-from managedconsumer.wire.protocol import plainfetch
 from managedconsumer.wire.protocol.decoder import struct_reader
 from managedconsumer.wire.protocol.encoder import struct_writer
 from managedconsumer.wire.protocol.explain import explain
 from managedconsumer.wire.protocol.primitives import Buffer, Malformed
 from managedconsumer.wire.protocol.table import Field, Versions, parse_fields
 
-_FETCH_KEY: Final = 1
 _API_VERSIONS_KEY: Final = 18
 _Encoder = Callable[[Mapping[str, Any]], bytes]
 _Decoder = Callable[["bytes | bytearray | memoryview"], "dict[str, Any]"]
@@ -101,11 +99,6 @@ def _checked(api: Api, direction: str, version: int) -> tuple[tuple[Field, ...],
     return api.fields(direction), version, api.is_flexible(version)
 
 
-def _is_plain(api: Api, version: int) -> bool:
-    """Return whether there is a shorter way for the commonest bodies."""
-    return api.key == _FETCH_KEY and version in plainfetch.VERSIONS
-
-
 @cache
 def _encoder(api: Api, direction: str, version: int) -> _Encoder:
     layout = _checked(api, direction, version)
@@ -121,9 +114,7 @@ def _encoder(api: Api, direction: str, version: int) -> _Encoder:
         # Outside the except block: the first error's text could hold a payload.
         raise ValueError(f"{api.name} {direction} version {version}: {reason}")
 
-    if not _is_plain(api, version) or direction != "request":
-        return encode
-    return lambda body: plainfetch.write(version, body) or encode(body)
+    return encode
 
 
 @cache
@@ -131,7 +122,7 @@ def _decoder(api: Api, direction: str, version: int) -> _Decoder:
     layout = _checked(api, direction, version)
     read = struct_reader(*layout)
     # Records must not be copied; everything else is read faster from bytes, and is small.
-    to_buffer: Callable[[Any], Buffer] = memoryview if _has_records(layout[0]) else bytes
+    to_buffer: Callable[[Any], Buffer] = memoryview if has_records(layout[0]) else bytes
 
     def decode(data: bytes | bytearray | memoryview) -> dict[str, Any]:
         view = to_buffer(data)
@@ -153,18 +144,12 @@ def _decoder(api: Api, direction: str, version: int) -> _Decoder:
             f"cannot decode a {api.name} {direction}, version {version}, of {len(view)} bytes: {reason}"
         )
 
-    if not _is_plain(api, version) or direction != "response":
-        return decode
-
-    def decode_plain(data: bytes | bytearray | memoryview) -> dict[str, Any]:
-        found = plainfetch.read(memoryview(data))
-        return decode(data) if found is None else found
-
-    return decode_plain
+    return decode
 
 
-def _has_records(fields: tuple[Field, ...]) -> bool:
-    return any(field.kind == "records" or _has_records(field.fields) for field in fields)
+def has_records(fields: tuple[Field, ...]) -> bool:
+    """True if one of the fields, or of the fields within, has records."""
+    return any(field.kind == "records" or has_records(field.fields) for field in fields)
 
 
 def _by_key(key: int) -> Api:

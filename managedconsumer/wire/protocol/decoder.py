@@ -37,8 +37,8 @@ def struct_reader(fields: tuple[Field, ...], version: int, flexible: bool) -> Re
     steps = _steps(inline, version, flexible)
     names = [field.name for field in inline]
     rest = {field.name: field.fallback() for field in (*tagged, *absent)}
-    # Lists and dicts must not be shared between messages.
-    fresh = [field for field in (*tagged, *absent) if isinstance(rest[field.name], (list, dict))]
+    # Lists and dicts must not be shared between messages; those in the table have no others within.
+    fresh = [(name, value.copy) for name, value in rest.items() if isinstance(value, (list, dict))]
     read_tags = _tags_reader(tagged, version)
 
     def read(buf: Buffer, pos: int, values: list[Any]) -> int:
@@ -48,8 +48,8 @@ def struct_reader(fields: tuple[Field, ...], version: int, flexible: bool) -> Re
         out = dict(zip(names, found))  # noqa: B905 - each step adds its own number of values
         if rest:
             out.update(rest)
-            for field in fresh:
-                out[field.name] = field.fallback()
+            for name, copy in fresh:
+                out[name] = copy()
         values.append(out)
         if not flexible:
             return pos
@@ -61,28 +61,15 @@ def struct_reader(fields: tuple[Field, ...], version: int, flexible: bool) -> Re
 def _steps(inline: list[Field], version: int, flexible: bool) -> list[Reader]:
     """Return the steps of a struct's reader in order; each adds one value per field that it covers."""
     steps: list[Reader] = []
-    run: list[Field] = []  # numbers (and uuids) not yet read
+    run: list[str] = []  # numbers (and uuids) not yet read
     for field in inline:
         if field.kind in NUMBER_SIZES and not field.array:
-            run.append(field)
+            run.append(field.kind)
         else:
-            steps += _numbers_step(run)
+            steps += [number_reader(*run)] if run else []
             run = []
             steps.append(value_reader(field, version, flexible))
-    return steps + _numbers_step(run)
-
-
-def _numbers_step(run: list[Field]) -> list[Reader]:
-    if not run:
-        return []
-    packed = Struct(">" + "".join(READ_FORMATS[field.kind] for field in run))
-    unpack, size = packed.unpack_from, packed.size
-
-    def read_numbers(buf: Buffer, pos: int, values: list[Any]) -> int:
-        values += unpack(buf, pos)
-        return pos + size
-
-    return [read_numbers]
+    return [*steps, number_reader(*run)] if run else steps
 
 
 def _tags_reader(tagged: list[Field], version: int) -> _TagsReader:

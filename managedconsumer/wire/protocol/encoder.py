@@ -46,10 +46,16 @@ def struct_writer(fields: tuple[Field, ...], version: int, flexible: bool) -> Wr
     harmless = expected | {f.name for f in tagged} | {f.name for f in absent if not f.needed}
     defaults = {field.name: field.fallback() for field in inline if field.default is not REQUIRED}
 
+    # The names of earlier values that can be written as they are: callers give the same ones again and again.
+    whole: set[tuple[str, ...]] = set()
+
     def write(value: Any, append: Append) -> None:
-        names = value.keys()
-        if names != expected:
-            value = {**defaults, **value} if required <= names <= harmless else complete(value, fields, version)
+        if tuple(value) not in whole:
+            names = value.keys()
+            if expected <= names <= harmless:
+                whole.add(tuple(value))
+            else:
+                value = {**defaults, **value} if required <= names <= harmless else complete(value, fields, version)
         for step in steps:
             step(value, append)
 
@@ -211,7 +217,8 @@ def _array_writer(field: Field, version: int, flexible: bool, nullable: bool) ->
         if value is None and nullable:
             append(length_of(None))
             return
-        if isinstance(value, (str, bytes, Mapping)):  # iterable, but never what was meant
+        # Iterable, but never what was meant. To ask for the type of a list first is quicker.
+        if type(value) is not list and isinstance(value, (str, bytes, Mapping)):
             raise TypeError("must be a list")
         append(length_of(len(value)))
         for item in value:

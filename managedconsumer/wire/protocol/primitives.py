@@ -177,8 +177,9 @@ def _sized_reader(
     return read
 
 
-def number_reader(kind: str) -> Reader:
-    packed = Struct(">" + READ_FORMATS[kind])
+def number_reader(*kinds: str) -> Reader:
+    """A reader of numbers (and uuids) that follow each other."""
+    packed = Struct(">" + "".join(READ_FORMATS[kind] for kind in kinds))
     unpack, size = packed.unpack_from, packed.size
 
     def read(buf: Buffer, pos: int, values: list[Any]) -> int:

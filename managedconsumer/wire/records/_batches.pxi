@@ -5,19 +5,13 @@ cdef struct Buffers:
     Py_buffer payload             # what the open batch decompressed to
 
 
+# By ``Bad``.
+cdef tuple _REASONS = (None, fmt.no_room, fmt.beyond_limit, fmt.unknown_magic, fmt.bad_crc, fmt.bad_order, fmt.bad_count)
+
+
 cdef object reason_of(Batch *batch):
     """Why a batch is bad, in words."""
-    if batch.bad == NO_ROOM:
-        return fmt.no_room(batch.first_number)
-    if batch.bad == BEYOND_LIMIT:
-        return fmt.beyond_limit(batch.first_number, batch.second_number)
-    if batch.bad == UNKNOWN_MAGIC:
-        return fmt.unknown_magic(batch.first_number)
-    if batch.bad == BAD_CRC:
-        return fmt.bad_crc(batch.first_number, batch.second_number)
-    if batch.bad == BAD_ORDER:
-        return fmt.bad_order(batch.first_number, batch.second_number)
-    return fmt.bad_count(batch.first_number, batch.second_number)
+    return _REASONS[batch.bad](batch.first_number, batch.second_number)
 
 
 cdef bint is_abort_marker(int codec, records) except -1:

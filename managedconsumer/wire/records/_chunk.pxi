@@ -131,27 +131,10 @@ cdef class RecordChunk:
         return self
 
     def __next__(self):
-        cdef View view
-        cdef Outcome outcome
-        cdef Message message
-        if self._torn:
-            self.rewind(self.position)
-        while self.active:
-            if self._cursor.left > 0:
-                outcome = read_record(&self._cursor, &view)
-                if outcome == GOOD:
-                    message = self._message(&view)
-                    self.position = view.offset + 1
-                    return message
-                if outcome != BELOW:
-                    self._note_damage(outcome, &view)
-            elif self._ready:
-                message = self._ready.pop()
-                self.position = message.offset + 1
-                return message
-            elif not self._step():
-                break
-        raise StopIteration
+        taken = self.take(1)
+        if not taken:
+            raise StopIteration
+        return taken[0]
 
     cpdef list take(self, Py_ssize_t n, stop_offset=None, max_bytes=None):
         """Up to ``n`` messages, see ``managedconsumer.wire.records``."""

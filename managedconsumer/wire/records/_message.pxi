@@ -83,6 +83,10 @@ cdef class Message:
 
     value = PyDescr_NewMember(Message, &_VALUE)
     partition_key = PyDescr_NewMember(Message, &_KEY)
+    # Pykafka has these for producing; on a consumed message they are constant.
+    compression_type = 0
+    produce_attempt = 0
+    delivery_report_q = None
 
     def __init__(
         self,
@@ -114,21 +118,6 @@ cdef class Message:
             self.timestamp_dt = timestamp
         else:
             self.timestamp = timestamp or 0
-
-    @property
-    def compression_type(self):
-        """Always 0, as in pykafka: what a user holds is not compressed."""
-        return 0
-
-    @property
-    def produce_attempt(self):
-        """Always 0: for producing, in pykafka."""
-        return 0
-
-    @property
-    def delivery_report_q(self):
-        """Always None: for producing, in pykafka."""
-        return None
 
     @property
     def key(self):

@@ -1,5 +1,5 @@
 # One record of format 2 after the other: no Python object, no GIL.  The twin of _recordparse_py.
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 # The results of reading a record.
 cdef enum Outcome:
@@ -28,6 +28,18 @@ cdef struct View:
     Py_ssize_t key_size
     Py_ssize_t value_size
     Py_ssize_t headers_size
+
+
+cdef inline int16_t big16(const uint8_t *p) noexcept nogil:
+    return <int16_t>(<uint32_t>p[0] << 8 | p[1])
+
+
+cdef inline uint32_t big32(const uint8_t *p) noexcept nogil:
+    return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
+
+
+cdef inline int64_t big64(const uint8_t *p) noexcept nogil:
+    return <int64_t>(<uint64_t>big32(p) << 32 | big32(p + 4))
 
 
 cdef inline const uint8_t *read_varint(const uint8_t *p, const uint8_t *end, int limit, int64_t *out) noexcept nogil:

@@ -3,6 +3,8 @@
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport realloc
 
+from managedconsumer.wire.records._recordread cimport big16, big32, big64
+
 cdef extern from "_crc32c.h" nogil:
     void mc_crc_init()
     uint32_t mc_crc32c(const uint8_t *data, size_t size, uint32_t crc)
@@ -10,7 +12,7 @@ cdef extern from "_crc32c.h" nogil:
     uint32_t mc_crc32(const uint8_t *data, size_t size)
     int mc_crc_hardware
 
-# Why a batch is bad; the words are in recordformat, with the two numbers that go with them.
+# Why a batch is bad; the words are in ``format``, in this order in ``_batches.pxi``; two numbers go with them.
 cdef enum Bad:
     SOUND = 0
     NO_ROOM
@@ -55,18 +57,6 @@ cdef struct Walk:
     Py_ssize_t room
     int64_t expected          # the lowest offset that the next batch may begin with
     Py_ssize_t needs_bytes
-
-
-cdef inline int16_t big16(const uint8_t *p) noexcept nogil:
-    return <int16_t>(<uint32_t>p[0] << 8 | p[1])
-
-
-cdef inline uint32_t big32(const uint8_t *p) noexcept nogil:
-    return <uint32_t>p[0] << 24 | <uint32_t>p[1] << 16 | <uint32_t>p[2] << 8 | p[3]
-
-
-cdef inline int64_t big64(const uint8_t *p) noexcept nogil:
-    return <int64_t>(<uint64_t>big32(p) << 32 | big32(p + 4))
 
 
 cdef inline Batch *_add(Walk *walk, Py_ssize_t start, Py_ssize_t end, int64_t base_offset, uint8_t magic) noexcept nogil:

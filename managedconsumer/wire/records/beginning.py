@@ -7,7 +7,7 @@ from typing import Any
 
 from managedconsumer.errors import ProtocolError
 from managedconsumer.wire.protocol import framing
-from managedconsumer.wire.protocol.api import Api
+from managedconsumer.wire.protocol.api import Api, has_records
 from managedconsumer.wire.protocol.decoder import value_reader
 from managedconsumer.wire.protocol.encoder import split
 from managedconsumer.wire.protocol.primitives import Buffer, Malformed, read_compact_length, read_length32
@@ -45,7 +45,7 @@ def _read(fields: tuple[Field, ...], version: int, flexible: bool, buf: Buffer, 
                 into[field.name] = memoryview(buf)[pos : pos + length]
                 raise _FoundRecords
             into[field.name] = None
-        elif field.array and field.fields and any(_has_records(each) for each in field.fields):
+        elif field.array and has_records(field.fields):
             items = into[field.name] = []
             count, pos = read_length(buf, pos)
             for _ in range(max(0, count)):  # each turn takes bytes, or ends
@@ -58,7 +58,3 @@ def _read(fields: tuple[Field, ...], version: int, flexible: bool, buf: Buffer, 
     if flexible and buf[pos]:
         raise Malformed("tagged fields in front of the records")
     return pos + 1 if flexible else pos
-
-
-def _has_records(field: Field) -> bool:
-    return field.kind == "records" or any(_has_records(each) for each in field.fields)

@@ -56,7 +56,7 @@ def read_varint(data: bytes, place: int, limit: int = 5) -> tuple[int, int]:
     raise IndexError
 
 
-def no_room(size: int) -> str:
+def no_room(size: int, _limit: int = 0) -> str:
     """The size of a batch is impossible."""
     return f"it claims a size of {size} bytes"
 
@@ -66,7 +66,7 @@ def beyond_limit(size: int, limit: int) -> str:
     return f"it claims a size of {size} bytes, the limit is {limit}"
 
 
-def unknown_magic(magic: int) -> str:
+def unknown_magic(magic: int, _limit: int = 0) -> str:
     """Kafka has no such version of the format."""
     return f"unknown record format {magic}"
 

@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Deadline
 from managedconsumer.coordinator import committing
 from managedconsumer.coordinator.committing import INTERVAL, Committing, Offsets, Result, RetryPolicy, Wanted
 from managedconsumer.processing.offset_map import map_in
 from managedconsumer.runtime.cluster.offsets import COMMIT
 from managedconsumer.runtime.engine.commits.metadata import CommitMetadata, Followed
 from managedconsumer.runtime.engine.commits.pending import Explicit, Finished, Pending, give_up, stopped
-from managedconsumer.runtime.lease import Lease
+from managedconsumer.runtime.member import Lease
+from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.structs import NO_GENERATION, Generation, OffsetAndMetadata, TopicPartition
 from managedconsumer.subscription_state import PartitionNotAssignedError
 from managedconsumer.values import NamedTuple
@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 
 # How long (seconds) an explicit commit may exceed its limit: a silent coordinator has to be looked up.
 _GRACE = 10.0
-# A missed wake-up can cost a waiting thread at most this much (seconds).
-_LONGEST_NAP = 1.0
 # A commit in a callback of stop() has at least this long (seconds).
 _LEAST_IN_STOP = 0.2
 # The worker checks this often (seconds) whether its consumer was deleted without stop().
@@ -197,11 +195,8 @@ class Committer:
         longest = (
             None if retry_policy.seconds is None else retry_policy.seconds + (0.0 if retry_policy.strict else _GRACE)
         )
-        deadline = Deadline(engine.handler.now(), longest)
         with engine.commits:
-            while not commit.done() and not engine.life.stop_wanted and not deadline.expired(engine.handler.now()):
-                left = deadline.remaining(engine.handler.now())
-                engine.commits.wait(_LONGEST_NAP if left is None else min(left, _LONGEST_NAP))
+            wait_until(engine.commits, engine.handler.now, lambda: commit.done() or engine.life.stop_wanted, longest)
         if not engine.life.stop_wanted:
             self.end_wait(commit)
 
@@ -230,7 +225,7 @@ class Committer:
             if engine.life.closed:  # messages in flight are forgotten
                 raise err.ConsumerStoppedException("the consumer was stopped; nothing was committed")
             who, in_flight = engine.delivery.caller(), engine.collector.in_flight
-            taken = engine.collector.taken_away(who)
+            taken = in_flight.taken_away(who)
             chosen = dict(self._not_behind(self.consumed()) if offsets is None else offsets)
             lost = {tp: taken[tp] for tp in taken if offsets is None or tp in offsets}
             chosen.update({tp: OffsetAndMetadata(offset) for tp, offset in lost.items()})

@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any, Callable, Iterable, Mapping
 
 from managedconsumer import errors as err
-from managedconsumer.clock import Deadline
 from managedconsumer.coordinator.committing import Offsets, RetryPolicy, commit_failed, named
+from managedconsumer.runtime.waiting.conditions import wait_until
 from managedconsumer.structs import OffsetAndMetadata, TopicPartition
-
-# A missed wake-up can cost a waiting thread at most this much (seconds).
-_LONGEST_NAP = 1.0
 
 
 class Pending:
@@ -39,14 +36,8 @@ class Pending:
         """Wait for up to ``seconds`` (None: as long as it takes); True once it is done. Raises nothing."""
         if self.done():  # without the lock: a signal handler that interrupts this may stop the consumer
             return True
-        deadline = Deadline(self._now(), seconds)
         with self._changed:
-            while not self.done():
-                left = deadline.remaining(self._now())
-                if left is not None and left <= 0:
-                    return False
-                self._changed.wait(_LONGEST_NAP if left is None else min(left, _LONGEST_NAP))
-        return True
+            return wait_until(self._changed, self._now, self.done, seconds)
 
     def finish(self, error: BaseException | None) -> None:
         """End it, with or without an error; a second call has no effect. The worker calls it."""

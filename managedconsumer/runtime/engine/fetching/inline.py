@@ -64,27 +64,14 @@ class InlineReceive:
         return Sent(connection, wire.correlation_id, sent.version, sent.wait_ms - waited_ms)
 
     def _make_wire(self, fetcher: Fetcher, plan: FetchPlan, sent: Sent, lent: Lent) -> Any:
-        engine, limits, leader = self._engine, self._limits, fetcher.leader
-        asked = leader.lend(plan)
-        options: dict[str, Any] = {"read_committed": limits.isolation_level == 1, "check_crcs": limits.check_crcs}
-        options |= {"max_batch_bytes": limits.max_batch_bytes}
-        request: dict[str, Any] = {"head": lent.head, "version": sent.version, "correlation_id": sent.request}
-        request |= {"session_id": asked.session_id, "session_epoch": asked.session_epoch, "patient": asked.patient}
-        request |= {"sent_at": lent.sent_at, "overdue_at": lent.overdue_at, "slowest": lent.slowest}
-        request |= {"heard_at": lent.heard_at, "quiet_since": leader.quiet_since}
-        bounds: dict[str, Any] = {"max_wait_ms": limits.max_wait_ms, "quiet_wait_ms": asked.quiet_wait_ms}
-        bounds |= {"min_bytes": limits.min_bytes, "max_bytes": plan.granted, "max_messages": engine.buffer.max_messages}
-        bounds |= {"quiet_after": asked.quiet_after, "soon_s": overdue.SOON_S}
-        return engine.inline.add(
-            fetcher,
-            engine.cluster,
-            fd=lent.descriptor,
-            inbox=lent.inbox,
-            held=lent.held,
-            lines=asked.lines,
-            limits={**bounds, "isolation_level": limits.isolation_level},
-            request=request,
-            options=options,
+        return self._engine.inline.add(
+            *(fetcher, self._engine.cluster, lent, fetcher.leader.lend(plan), self._limits),
+            version=sent.version,
+            correlation_id=sent.request,
+            max_bytes=plan.granted,
+            max_messages=self._engine.buffer.max_messages,
+            soon_s=overdue.SOON_S,
+            quiet_since=fetcher.leader.quiet_since,
         )
 
     def _wait(self, wire: Any) -> None:

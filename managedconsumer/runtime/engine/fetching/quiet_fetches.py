@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Callable
 
 from managedconsumer.fetch.leader import LeaderFetch
-from managedconsumer.fetch.long_poll import DelegatedFetch, delegated
+from managedconsumer.fetch.long_poll import DelegatedFetch, Spot
 from managedconsumer.fetch.plan import FetchLimits, FetchPlan
 from managedconsumer.runtime.engine.assignment import Assignment
 from managedconsumer.runtime.engine.fetching.fetcher import Fetcher
@@ -75,7 +75,9 @@ class QuietFetches:
         away, shared = fetcher.delegated, self._engine.cluster.shared
         if away is None:
             if self.wants(fetcher.leader, now):
-                fetcher.delegated = delegated(plan.body, plan.by_id, lambda: self._wake(key), self._look)
+                rest = ("fetch_offset", "current_leader_epoch", "last_fetched_epoch")
+                spots = [Spot(line.key, *map(line.entry.__getitem__, rest)) for line in plan.lines]
+                fetcher.delegated = DelegatedFetch(spots, plan.by_id, lambda: self._wake(key), self._look)
             return False
         if away.over:
             fetcher.delegated, fetcher.leader.quiet_since = None, now  # the long poll refused it; try later
