@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Any
 
 IMPLEMENTATIONS = ("cython", "python")
 ENVIRONMENT_VARIABLE = "MANAGEDCONSUMER_IMPL"
-_INTERFACE = 15  # raised with every change of the interface, so that a stale build is not mistaken for a new one
+_INTERFACE = 16  # raised with every change of the interface, so that a stale build is not mistaken for a new one
 
 
 def load(name: str) -> Any:

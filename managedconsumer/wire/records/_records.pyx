@@ -34,7 +34,7 @@ from managedconsumer.wire.records import format as fmt
 from managedconsumer.wire.records.arrow import constant
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 15
+INTERFACE = 16
 IMPLEMENTATION = "cython"
 
 mc_crc_init()

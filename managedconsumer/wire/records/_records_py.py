@@ -32,7 +32,7 @@ from managedconsumer.wire.records.compression import DEFAULT_MAX_BYTES, Beside, 
 from managedconsumer.wire.records.format import read_varint
 from managedconsumer.wire.records.legacy import BadMessageError, decode_entry
 
-INTERFACE = 15
+INTERFACE = 16
 IMPLEMENTATION = "python"
 
 _AHEAD_BYTES = 64 * 1024  # of small batches that are made ready together: few records do not pay for the slow path
