@@ -22,8 +22,8 @@ from managedconsumer.wire.records._recordread cimport (
     BELOW, GOOD, MISPLACED, Cursor, Outcome, View, read_field, read_record, read_varint,
 )
 from managedconsumer.wire.records._recordwalk cimport (
-    CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MIN_RECORD_BYTES, SOUND, TRANSACTIONAL, UNPACKS_TO, Batch, Walk, mc_crc32c, mc_crc32c_portable,
-    mc_crc_init, walk_batches,
+    CODEC_MASK, CONTROL, HEADER_BYTES, LOG_APPEND_TIME, MIN_RECORD_BYTES, SOUND, TRANSACTIONAL, UNPACKS_TO, Batch, Walk,
+    mc_crc32c, mc_crc32c_portable, mc_crc_init, walk_batches,
 )
 
 from weakref import ref
