@@ -25,7 +25,7 @@ QUERIES = ("files", "claims")
 FILLER = b"." * 4000  # of 4 MB for each task: it has not read all of it when the fault comes
 _EXECUTOR = re.compile(r"CoarseGrainedExecutorBackend .*--executor-id (\d+)")
 _MASTER = re.compile(r"(?<=Starting Spark master at )spark://\S+")
-_PATIENCE = 120.0
+_PATIENCE = 180.0
 
 _CONF = {
     "spark.executor.memory": "512m",
