@@ -101,7 +101,7 @@ def introduction(facts: Mapping[str, Any], counts: Mapping[str, int], said: str)
     topics = ", ".join(f"{counts[name]:,} messages of {size} B" for name, (size, _) in TOPICS.items())
     return (
         f"{facts['when']}: {facts['cpus']} CPUs ({facts['system']}), Python {facts['python']}, PySpark {version}, "
-        f"local[2], load average {facts['load'][0]} to {facts['load'][1]}; {topics}; median of "
+        f"local[2], {facts['session']}, load average {facts['load'][0]} to {facts['load'][1]}; {topics}; median of "
         f"{facts['runs']} interleaved rounds after one for warming up: seconds (CPU seconds). Connector: {said}."
     )
 
@@ -215,7 +215,8 @@ def main() -> None:
         said = ", ".join([said, *(jar.stem for place in more for jar in place.glob("spark-avro*.jar"))])
     with DevBroker(heap_mb=512) as broker, tempfile.TemporaryDirectory(prefix="bench-") as home:
         tables, counts, loads = rounds(options, broker, Path(home), places, missing)
-    facts = facts_of(options.runs, loads)
+    made = "a session without any setting of ours" if options.plain else "a session of make_session"
+    facts = {**facts_of(options.runs, loads), "session": made}
     text = report(facts, tables, counts, said, planning)
     options.out.mkdir(parents=True, exist_ok=True)
     named = {name: [vars(row) for row in rows] for name, rows in tables.items()}
