@@ -218,7 +218,9 @@ class ConsumerGroupMembership(Machine):
 
     def _body(self, joining: bool, topics: tuple[str, ...], owned: Target) -> dict[str, Any]:
         subscribes = joining or topics != self._reported_topics
-        owns = [{"topic_id": topic_id, "partitions": list(numbers)} for topic_id, numbers in owned]
+        owns = None
+        if joining or owned != self._reported_owned:
+            owns = [{"topic_id": topic_id, "partitions": list(numbers)} for topic_id, numbers in owned]
         # A response with an assignment may be lost: only a heartbeat with the time-out, the topics and the partitions
         # gets it again.
         full = joining or self._reported_topics is None
@@ -232,7 +234,7 @@ class ConsumerGroupMembership(Machine):
             "subscribed_topic_names": list(topics) if subscribes else None,
             "subscribed_topic_regex": self._regex if subscribes else None,
             "server_assignor": self.config.server_assignor if joining else None,
-            "topic_partitions": owns if joining or owned != self._reported_owned else None,
+            "topic_partitions": owns,
         }
 
     def _on_failed(self, request: Request, error: BaseException, beat: bool, now: float) -> None:

@@ -97,24 +97,29 @@ def test_it_is_fetched_again_after_a_seek() -> None:
         assert drain(reader) == ([(0, 3), (0, 4)], None)
 
 
+def take_past_errors(reader: Any, count: int) -> tuple[list[tuple[int, int]], list[err.CorruptRecordError]]:
+    """Partition and offset of so many messages, and the errors that were raised before the last of them."""
+    seen: list[tuple[int, int]] = []
+    errors: list[err.CorruptRecordError] = []
+
+    def all_seen() -> bool:
+        try:
+            while len(seen) < count:
+                message = reader.consume()
+                assert message is not None
+                seen.append((message.partition_id, message.offset))
+        except err.CorruptRecordError as error:
+            errors.append(error)
+        return len(seen) == count
+
+    waiting.until(all_seen)
+    return seen, errors
+
+
 @damaged
 def test_the_other_partitions_go_on(bad: Any) -> None:
     with LogServer([[bad(0, 2)], [sound(n, 5) for n in range(0, 50, 5)]]) as server, consumer(server) as reader:
-        seen: list[tuple[int, int]] = []
-        errors = 0
-
-        def all_seen() -> bool:
-            nonlocal errors
-            try:
-                while len(seen) < 50:
-                    message = reader.consume()
-                    assert message is not None
-                    seen.append((message.partition_id, message.offset))
-            except err.CorruptRecordError:
-                errors += 1
-            return len(seen) == 50
-
-        waiting.until(all_seen)
+        seen, errors = take_past_errors(reader, 50)
         assert seen == [(1, n) for n in range(50)]
         assert errors
 

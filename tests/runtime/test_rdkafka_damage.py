@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from managedconsumer import SimpleConsumer
-from managedconsumer import errors as err
 from managedconsumer.wire.protocol import schemas
 from tests.logserver import TOPIC, LogServer
 from tests.runtime.peers import Peer
-from tests.runtime.test_damage import bad_content, bad_crc, consumer, damaged, drain, sound
-from tests.waiting import until
+from tests.runtime.test_damage import bad_content, bad_crc, consumer, damaged, drain, sound, take_past_errors
 
 # librdkafka asks for these where it may.
 NOT_HERE = {schemas.FIND_COORDINATOR.key, schemas.OFFSET_FOR_LEADER_EPOCH.key}
@@ -63,20 +61,7 @@ def test_it_is_skipped_where_that_is_wanted(bad: Any) -> None:
 
 @pytest.mark.parametrize("bad", [bad_crc, bad_content])
 def test_other_partitions_go_on(bad: Callable[..., Any]) -> None:
-    calls: list[err.CorruptRecordError] = []
     with Server([[bad(0, 5)], [sound(0, 50)]]) as server, reader(server) as both_logs:
-        found: list[int] = []
-
-        def all_found() -> bool:
-            try:
-                while len(found) < 50:
-                    message = both_logs.consume()
-                    assert message is not None
-                    found.append(message.offset)
-            except err.CorruptRecordError as error:
-                calls.append(error)
-            return len(found) == 50
-
-        until(all_found)
-        assert found == list(range(50))
+        found, calls = take_past_errors(both_logs, 50)
+        assert [offset for _, offset in found] == list(range(50))
     assert {(error.partition, error.offset) for error in calls} <= {(0, 0)}

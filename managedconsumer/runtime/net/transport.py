@@ -251,10 +251,13 @@ class _GreenTransport(Transport):
             self._sock.settimeout(None)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
 
-    def _once(self, option: int, deadline: float, call: Callable[..., int], *args: Any) -> int:
+    def _receive_some(self, view: memoryview, deadline: float, flags: int = 0) -> int:
         # A peer that sends without a pause never makes this greenlet wait: neither the timer nor others would run.
         self._left(deadline)
         self._turn.give()
+        return super()._receive_some(view, deadline, flags)
+
+    def _once(self, option: int, deadline: float, call: Callable[..., int], *args: Any) -> int:
         return call(*args)
 
     def _timer(self, deadline: float) -> Any:
