@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import Any, Collection, Iterable, Mapping, Sequence
 
@@ -144,6 +145,14 @@ class StoreClaimer:
         except Exception as problem:  # noqa: BLE001 - the caller raises the error that matters
             # The group gives them to others, or Kafka or the store is away.
             log.warning("the consumer is not back at the store's offsets: %s", problem, extra=LogFields(self.group)())
+
+    def read_again(self, group: str, tps: Collection[TopicPartition]) -> None:
+        """Go back to the messages of ``tps`` that a refused transaction had. ``run()`` does so by itself."""
+        if group != self.group or not tps:
+            return
+        with suppress(err.KafkaException):  # stopped, or given up meanwhile: the caller raises the error that matters
+            if self._consumer.health()["run"] is None:
+                self._seek(self._claimed.intersection(tps))
 
     def moved_on(self, error: BaseException, messages: Sequence[Any]) -> bool:
         """True if the store refused ``messages`` as their partitions went to another member, or their topic is gone.

@@ -90,6 +90,12 @@ class Claim:
         """True if the store went back, and ``span`` begins behind the messages that it has lost."""
         return self.reached is not None and span.first >= self.reached
 
+    def owe(self, span: Span) -> None:
+        """A transaction of ``span`` was not made, or undone. Nothing is owed of what is stored already."""
+        first = max(span.first, self.next or 0)
+        if first < span.next and not self.is_behind(span):
+            self.owed = first if self.owed is None else min(self.owed, first)
+
     def move(self, span: Span, move: Move) -> None:
         """A transaction of ``span`` was committed."""
         before = self.next or 0
@@ -202,8 +208,11 @@ class Claims:
         return groups[0]
 
     @contextmanager
-    def busy(self, group: str, spans: Iterable[TopicPartition]) -> Iterator[dict[TopicPartition, Claim]]:
-        """Yield the claims of a transaction's partitions, which no other transaction has meanwhile."""
+    def busy(self, group: str, spans: Mapping[TopicPartition, Span]) -> Iterator[dict[TopicPartition, Claim]]:
+        """Yield the claims of a transaction's partitions, which no other transaction has meanwhile.
+
+        If the block raises, or a partition is not claimed, the others' messages are owed.
+        """
         token, taken = object(), []
         try:
             for tp in spans:
@@ -213,11 +222,18 @@ class Claims:
                         'one transaction after the other, in order (with run(): order="partition")'
                     )
                 taken.append(tp)
-            claimed = {tp: self._claims.get((group, tp)) for tp in taken}
-            missing = tuple(tp for tp, each in claimed.items() if each is None)
-            if missing:
-                raise _not_ours(group, missing)
-            yield {tp: each for tp, each in claimed.items() if each is not None}
+            found = {tp: self._claims.get((group, tp)) for tp in taken}
+            claimed = {tp: each for tp, each in found.items() if each is not None}
+            try:
+                if len(claimed) < len(found):
+                    raise _not_ours(group, tuple(tp for tp in taken if tp not in claimed))
+                yield claimed
+            except BaseException as error:
+                refused = error.partitions if isinstance(error, FencedStoreError) else ()
+                for tp, each in claimed.items():
+                    if tp not in refused:
+                        each.owe(spans[tp])
+                raise
         finally:
             for tp in taken:
                 del self._busy[group, tp]
@@ -277,10 +293,8 @@ class Claims:
     ) -> None:
         """The transaction was undone, perhaps (``unsure``) or for certain."""
         for tp, span in spans.items():
-            each = claimed[tp]
-            if each.owed is None:
-                each.owed = span.first
-            each.unsure = unsure
+            claimed[tp].owe(span)
+            claimed[tp].unsure = unsure
 
     def compare(
         self,

@@ -12,7 +12,7 @@ class FencedStoreError(KafkaException):
     """Another member has claimed these partitions, or they were never claimed here: nothing was stored.
 
     ``partitions``: the partitions that were lost. The whole transaction is undone. The consumer learns of the loss from
-    Kafka: go on with ``consume()``, which hands out what is still ours.
+    Kafka: go on with ``consume()``. An attached consumer hands out again what the transaction had of other partitions.
     """
 
     def __init__(self, text: str, partitions: tuple[TopicPartition, ...] = ()) -> None:

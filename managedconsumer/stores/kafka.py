@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager, suppress
-from typing import Any, Callable, Iterable, Iterator, Mapping, NoReturn, Sequence
+from typing import Any, Callable, Collection, Iterable, Iterator, Mapping, NoReturn, Sequence
 from weakref import ref
 
 from managedconsumer import errors as err
@@ -183,7 +183,7 @@ class KafkaStore(Store):
                 self._send_offsets(moves)
         except BaseException as error:
             if begun or not isinstance(error, (AlreadyStoredError, err.IllegalStateError)):
-                self._read_again(messages)
+                self._go_back(messages)
             raise
 
     def save(self, messages: Any, write: Callable[[Any, Any], object], *, group: str | None = None) -> None:
@@ -195,7 +195,7 @@ class KafkaStore(Store):
         except BaseException as error:
             self._saving.discard(me)
             if not isinstance(error, err.IllegalStateError):
-                self._read_again(messages)
+                self._go_back(messages)
             raise
         finally:
             self._saving.discard(me)
@@ -329,7 +329,10 @@ class KafkaStore(Store):
             self._handler.sleep(_LOOK)
         return True
 
-    def _read_again(self, messages: Any) -> None:
+    def _read_again(self, group: str, tps: Collection[TopicPartition]) -> None:
+        """Do nothing: :meth:`transaction` goes back after every failure, and :meth:`save` tries again before that."""
+
+    def _go_back(self, messages: Any) -> None:
         """Seek the consumer back to the undone messages of its partitions. ``run()`` does so by itself."""
         consumer = self._consumer()
         if consumer is None or self._handler.ident() in self._saving:

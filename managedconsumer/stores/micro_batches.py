@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import reduce
+from math import isqrt
 from operator import or_
 from typing import Any, Callable, Iterator, Mapping
 
 from managedconsumer.errors import ConfigurationError
+from managedconsumer.results import check_result
 from managedconsumer.stores.rows import Span
 from managedconsumer.structs import TopicPartition
 
@@ -21,18 +23,33 @@ def micro_batch(frame: Any, write: Write, max_offsets: int | None) -> Iterator[t
     if max_offsets is None:
         yield frame.toArrow(), write
         return
-    frame = frame.persist()
-    try:
+    size = max_offsets
+    with _kept(frame) as whole:
 
         def write_pieces(handle: Any, left: Mapping[TopicPartition, Span]) -> None:
-            for piece in pieces_of(left, max_offsets):
-                table = _rows(frame, piece).toArrow()
-                if table.num_rows:
-                    write(handle, table)
+            # Spark looks for a piece in all that it keeps. Of n pieces each would cost n times as much as one alone, so
+            # the square root of n parts are cut out first.
+            count = -(-sum(end - first for first, end in left.values()) // size)
+            for part in pieces_of(left, size * max(1, isqrt(count))):
+                with _kept(_rows(whole, part)) as rows:
+                    for piece in pieces_of(part, size):
+                        table = _rows(rows, piece).toArrow()
+                        if table.num_rows:
+                            check_result("write", write(handle, table))
 
-        yield _spans(frame), write_pieces
+        yield _spans(whole), write_pieces
+
+
+@contextmanager
+def _kept(frame: Any) -> Iterator[Any]:
+    """Keep the frame's rows in the block, on disk: a batch larger than the heap leaves no room in it for the pieces."""
+    from pyspark import StorageLevel
+
+    kept = frame.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield kept
     finally:
-        frame.unpersist()
+        kept.unpersist()
 
 
 def check_size(max_offsets: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Any, Callable, Collection, Iterable, Iterator, Mapping
 from weakref import WeakSet
 
 from managedconsumer import errors as err
@@ -61,6 +61,9 @@ class Store(Fence):
         except StoreWentBackError as error:
             for claimer in list(self._attached):
                 claimer.go_back(group, error, spans_of(messages))
+            raise
+        except FencedStoreError as error:
+            self._read_again(group, set(spans_of(messages)).difference(error.partitions))
             raise
 
     @contextmanager
@@ -177,6 +180,11 @@ class Store(Fence):
         return store_batch
 
     # -- what went wrong --------------------------------------------------------------------------------
+
+    def _read_again(self, group: str, tps: Collection[TopicPartition]) -> None:
+        """Let attached consumers hand out again the undone messages of ``tps``, as far as these are still ours."""
+        for claimer in list(self._attached):
+            claimer.read_again(group, tps)
 
     def _topics(self, group: str, messages: Any, tps: Iterable[TopicPartition]) -> dict[TopicPartition, list[str]]:
         """The ids of the messages' topics, the newest last; for Arrow data from the attached consumers."""

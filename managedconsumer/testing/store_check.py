@@ -224,8 +224,14 @@ class _Walk:
 
     def go(self, steps: int) -> None:
         of_owners: list[Any] = [
-            *(self._store, self._store, self._fail, self._crash, self._claim_during_transaction, self._claim_late),
-            *(self._claim_partly_late, self._claim_twice_in_one, *([] if self.keep is None else [self._lose])),
+            *(self._store, self._store, self._fail, self._store_with_others, self._crash),
+            *(
+                self._claim_during_transaction,
+                self._claim_late,
+                self._claim_partly_late,
+                self._claim_twice_in_one,
+                *([] if self.keep is None else [self._lose]),
+            ),
         ]
         kinds: list[Any] = [
             *(self._claim_next, self._store_in_parallel, self._race, self._zombie, self._back, *of_owners),
@@ -308,6 +314,23 @@ class _Walk:
             raise StoreCheckError("an exception in the block did not come out of it")
         self.check_load(owner.store, owner.group)
         self.compare_results()
+        self.must_store(owner, messages)
+
+    def _store_with_others(self, owner: _Member, tps: list[TopicPartition]) -> None:
+        """A transaction with another member's messages is refused; its own ones must not be passed over then."""
+        foreign = [tp for tp in self.tps if tp not in self.owned(owner)]
+        if not foreign:
+            return
+        messages = self.messages(owner.group, tps)
+        mixed = [*self.messages(owner.group, foreign[:1]), *messages]
+        self.say(f"{owner.name} stores {ranges(mixed)}, which are not all its own")
+        if self.accepted(owner, mixed):
+            raise StoreCheckError(f"{owner.name} may store {shown_of(foreign[:1])}, which is not its own")
+        last = messages[-1]
+        offset = last.offset + 1
+        behind = Message(b"", offset=offset, topic=last.topic, partition_id=last.partition_id, topic_id=last.topic_id)
+        if self.accepted(owner, [behind]):
+            raise StoreCheckError(f"{owner.name} may store {ranges([behind])}, so the messages before it are lost")
         self.must_store(owner, messages)
 
     def _crash(self, owner: _Member, tps: list[TopicPartition]) -> None:

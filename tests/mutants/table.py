@@ -590,6 +590,14 @@ MUTANTS = read(r"""
 @ stores/producers.py testing/test_memory_transactional.py
 # a transaction is committed without the records that kafka-python has lost
 -        self._patiently(self._deliver)
+@ stores/claims.py stores/test_claims.py stores/test_all_stores.py ci
+# what a refused transaction had of other partitions is passed over
+-                        each.owe(spans[tp])
++                        pass
+@ stores/attaching.py stores/test_attached.py
+# after a refusal the consumer does not go back to the messages of its other partitions
+-                self._seek(self._claimed.intersection(tps))
++                pass
 @ stores/claims.py stores/test_past.py stores/test_all_stores.py ci
 # a store's offset that went back is taken for stored
 -            elif now is not None and now > (each.next or 0):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from managedconsumer import TopicPartition
+from managedconsumer.results import UnusedResultError
 from managedconsumer.stores import SQLStore
 from tests.spark.conftest import run_to_end
 
@@ -70,11 +71,13 @@ def test_a_micro_batch_in_pieces_is_one_transaction(spark: Any, tmp_path: Path) 
     rows = [("orders", partition, n, f"v{n}") for partition in range(3) for n in range(40)]
     frame = spark.createDataFrame(rows, SCHEMA).repartition(4, "offset")
     sizes: list[int] = []
+    order: list[tuple[int, int]] = []
     broken = [True]
 
     def write(handle: Any, table: Any) -> None:
         insert(handle, table)
         sizes.append(table.num_rows)
+        order.extend(sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)))
         if broken and len(sizes) == 3:
             raise Refused
 
@@ -90,10 +93,28 @@ def test_a_micro_batch_in_pieces_is_one_transaction(spark: Any, tmp_path: Path) 
         broken.clear()
         store_batch(frame.where("offset < 25 and partition < 2"), 0)
         sizes.clear()
+        order.clear()
         store_batch(frame, 0)  # the batch runs again, and was planned with more
     finally:
         store.close()
     assert found() == [(partition, n, f"v{n}") for partition in range(3) for n in range(40)]
-    assert sum(sizes) == 120 - 50
-    assert max(sizes) <= 7
+    assert sizes == [7] * 10
+    assert order == [(partition, n) for partition in range(3) for n in range(25 if partition < 2 else 0, 40)]
     connection.close()
+
+
+def test_a_coroutine_stores_no_piece(spark: Any, tmp_path: Path) -> None:
+    """Nobody would await it, and the offsets would move without the rows."""
+
+    async def write(_handle: Any, _table: Any) -> None:
+        """It does not run."""
+
+    store = SQLStore(lambda: sqlite3.connect(tmp_path / "db"))
+    try:
+        with pytest.raises(UnusedResultError):
+            store.foreach_batch(write, group="query", max_offsets=5)(
+                spark.createDataFrame([("orders", 0, 0, "v")], SCHEMA), 0
+            )
+        assert store.load("query", [TopicPartition("orders", 0)]) == {}
+    finally:
+        store.close()

@@ -101,6 +101,28 @@ def test_a_restart_goes_on_where_the_store_says(
     assert values(database) == list(range(COUNT))
 
 
+@pytest.mark.parametrize("lone", [False, True])
+def test_what_a_refused_transaction_had_of_other_partitions_is_handed_out_again(
+    broker: MemoryBroker, open_store: Callable[[], SQLStore], database: Path, lone: bool
+) -> None:
+    """Another owner claims one of the partitions before the consumer knows of it."""
+    store, first = open_store(), TopicPartition("orders", 0)
+    consumer: Any = SimpleConsumer("orders", broker.bootstrap, consumer_timeout_ms=50) if lone else consumer_of(broker)
+    with consumer:
+        until(lambda: len(consumer.partitions) == 2)
+        store.attach(consumer, group="billing")
+        batch: list[Message] = []
+        until(lambda: batch.extend(consumer.consume_batch(10, 50)) or len({m.partition_id for m in batch}) == 2)
+        open_store().claim("billing", [first], 1000, "the next owner")
+        with pytest.raises(FencedStoreError) as raised, store.transaction(batch) as handle:
+            insert(handle, batch)
+        assert raised.value.partitions == (first,)
+        begin = until(lambda: next((m for m in consumer.consume_batch(1, 50) if m.partition_id == 1), None))
+        assert begin.offset == 0
+        store.save([begin], insert)
+    assert values(database) == [int(begin.value)]
+
+
 class Worker:
     """A member in a thread of its own."""
 

@@ -28,18 +28,23 @@ def claimed(offset: int | None = 10, *, other: int | None = 0) -> Claims:
     return claims
 
 
+def empty(*tps: TopicPartition) -> dict[TopicPartition, Span]:
+    """Of a transaction without messages nothing is owed."""
+    return dict.fromkeys(tps, Span(0, 0))
+
+
 def store(claims: Claims, first: int, end: int, tp: TopicPartition = TP) -> None:
     """A transaction that counts."""
-    with claims.busy(GROUP, [tp]) as held:
-        spans = {tp: Span(first, end)}
+    spans = {tp: Span(first, end)}
+    with claims.busy(GROUP, spans) as held:
         for each, move in claims.moves(GROUP, held, spans).items():
             held[each].move(spans[each], move)
 
 
 def undo(claims: Claims, first: int, end: int, *, unsure: bool = False) -> None:
     """A transaction that does not count."""
-    with claims.busy(GROUP, [TP]) as held:
-        spans = {TP: Span(first, end)}
+    spans = {TP: Span(first, end)}
+    with claims.busy(GROUP, spans) as held:
         if unsure:
             claims.owe(held, spans, unsure=True)
         else:
@@ -48,12 +53,12 @@ def undo(claims: Claims, first: int, end: int, *, unsure: bool = False) -> None:
 
 def compare(claims: Claims, found: Mapping[TopicPartition, Row], *tps: TopicPartition) -> None:
     """The store was asked."""
-    with claims.busy(GROUP, tps or [TP]) as held:
+    with claims.busy(GROUP, empty(*(tps or [TP]))) as held:
         claims.compare(GROUP, held, found)
 
 
 def in_doubt(claims: Claims, first: int, end: int) -> bool:
-    with claims.busy(GROUP, [TP]) as held:
+    with claims.busy(GROUP, empty(TP)) as held:
         return held[TP].in_doubt(Span(first, end))
 
 
@@ -69,7 +74,7 @@ def test_a_transaction_moves_its_partition_alone() -> None:
 
 def test_a_transaction_names_the_row_as_it_is_and_the_next_offset() -> None:
     claims = claimed(10, other=4)
-    with claims.busy(GROUP, [OTHER, TP]) as held:
+    with claims.busy(GROUP, empty(OTHER, TP)) as held:
         moves = claims.moves(GROUP, held, {OTHER: Span(4, 6), TP: Span(12, 15)})
     assert moves == {TP: (row(10), 15), OTHER: (row(4), 6)}
     assert list(moves) == [TP, OTHER], "stores lock rows in one order"
@@ -118,7 +123,7 @@ def test_the_group_need_not_be_named_where_there_is_one() -> None:
 
 def test_what_is_stored_is_not_stored_again() -> None:
     claims = claimed()
-    with claims.busy(GROUP, [TP, OTHER]) as held, pytest.raises(AlreadyStoredError) as caught:
+    with claims.busy(GROUP, empty(TP, OTHER)) as held, pytest.raises(AlreadyStoredError) as caught:
         claims.moves(GROUP, held, {TP: Span(9, 15), OTHER: Span(0, 5)})
     assert caught.value.next_offsets == {TP: 10}
     assert str(caught.value) == ("group billing: orders-0 is stored up to offset 10, and these messages begin at 9")
@@ -126,9 +131,9 @@ def test_what_is_stored_is_not_stored_again() -> None:
 
 def test_one_transaction_of_a_partition_at_a_time() -> None:
     claims = claimed()
-    with claims.busy(GROUP, [TP]):
+    with claims.busy(GROUP, empty(TP)):
         text = r"a transaction of orders-0 is open already.* in order \(with run"
-        with pytest.raises(IllegalStateError, match=text), claims.busy(GROUP, [OTHER, TP]):
+        with pytest.raises(IllegalStateError, match=text), claims.busy(GROUP, empty(OTHER, TP)):
             raise AssertionError("it began")
         store(claims, 0, 1, OTHER)  # it was let go
     store(claims, 10, 11)
@@ -136,7 +141,7 @@ def test_one_transaction_of_a_partition_at_a_time() -> None:
 
 def test_a_transaction_of_what_was_never_claimed() -> None:
     claims, away = claimed(), TopicPartition("away", 5)
-    with pytest.raises(FencedStoreError) as caught, claims.busy(GROUP, [TP, away]):
+    with pytest.raises(FencedStoreError) as caught, claims.busy(GROUP, empty(TP, away)):
         raise AssertionError("it began")
     assert caught.value.partitions == (away,)
     assert str(caught.value) == "group billing: away-5 are not claimed by this store object, or not any more"
@@ -159,6 +164,43 @@ def test_behind_an_undone_transaction_nothing_is_stored() -> None:
     store(claims, 12, 13)
     store(claims, 13, 20)
     assert claims.begins(GROUP)[TP] == 20
+
+
+def test_of_a_refused_transaction_no_other_partition_is_passed_over() -> None:
+    """Whatever the reason: the next message of a partition that is still ours comes behind it."""
+    claims = claimed()
+    away = TopicPartition("away", 5)
+    with pytest.raises(FencedStoreError), claims.busy(GROUP, {away: Span(3, 4), TP: Span(12, 15)}):
+        raise AssertionError("it began")
+    assert claims.begins(GROUP) == {TP: 12, OTHER: 0}
+    with pytest.raises(IllegalStateError, match="would be lost"):
+        store(claims, 15, 16)
+    store(claims, 12, 16)
+    with pytest.raises(AlreadyStoredError), claims.busy(GROUP, spans := {TP: Span(14, 18), OTHER: Span(3, 5)}) as held:
+        claims.moves(GROUP, held, spans)
+    assert claims.begins(GROUP) == {TP: 16, OTHER: 3}  # of TP the first two are stored
+    store(claims, 16, 18)
+    with pytest.raises(AlreadyStoredError), claims.busy(GROUP, spans := {TP: Span(17, 18)}) as held:
+        claims.moves(GROUP, held, spans)
+    store(claims, 18, 19)  # of that one nothing was missing
+
+
+def test_what_a_refusal_names_is_not_owed() -> None:
+    """It belongs to another member, or to a topic that is gone."""
+    claims = claimed()
+    with pytest.raises(FencedStoreError), claims.busy(GROUP, {TP: Span(12, 15), OTHER: Span(2, 5)}):
+        raise FencedStoreError("", (TP,))
+    assert claims.begins(GROUP) == {TP: 10, OTHER: 2}
+
+
+def test_behind_what_the_store_has_lost_nothing_is_owed() -> None:
+    """Else the consumer would go back to that, and not to what was lost."""
+    claims = claimed()
+    with pytest.raises(StoreWentBackError):
+        compare(claims, {TP: row(4)})
+    with pytest.raises(IllegalStateError, match="went back"):
+        store(claims, 10, 12)
+    assert claims.begins(GROUP)[TP] == 4
 
 
 def test_what_may_have_been_undone_is_asked_for() -> None:
@@ -224,7 +266,7 @@ def test_the_same_number_of_another_member_is_another_claim() -> None:
 
 def test_a_claim_that_was_lost_does_not_take_a_newer_one_of_ours() -> None:
     claims = claimed()
-    with claims.busy(GROUP, [TP]) as held:
+    with claims.busy(GROUP, empty(TP)) as held:
         claims.take(GROUP, {TP: row(10, claim=5)})
         with pytest.raises(FencedStoreError):
             claims.compare(GROUP, held, {TP: row(10, claim=5)})
@@ -245,7 +287,7 @@ def test_a_store_that_went_back(found: dict[TopicPartition, Row], has: str, left
     claims = claimed()
     store(claims, 12, 15)
     cause = RuntimeError("the row is not there")
-    with claims.busy(GROUP, [TP]) as held, pytest.raises(StoreWentBackError) as caught:
+    with claims.busy(GROUP, empty(TP)) as held, pytest.raises(StoreWentBackError) as caught:
         claims.compare(GROUP, held, found, cause)
     assert caught.value.__cause__ is cause
     assert caught.value.next_offsets == {TP: left}
@@ -326,7 +368,7 @@ def test_gaps_of_a_long_life_are_bounded() -> None:
     claims = claimed(0)
     for offset in range(1, 10_000, 2):
         store(claims, offset, offset + 1)
-    with claims.busy(GROUP, [TP]) as held:
+    with claims.busy(GROUP, empty(TP)) as held:
         assert 100 < len(held[TP].gaps) < 2000
     with pytest.raises(IllegalStateError):
         claims.check_order(GROUP, [(TP, 9998)])
