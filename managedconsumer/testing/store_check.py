@@ -14,7 +14,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, Callable, Iterable, TypeVar
 
-from managedconsumer.stores import FencedStoreError
+from managedconsumer.stores import FencedStoreError, Store
 from managedconsumer.stores.rows import shown_of
 from managedconsumer.structs import TopicPartition
 from managedconsumer.testing import _store_kinds
@@ -224,14 +224,10 @@ class _Walk:
 
     def go(self, steps: int) -> None:
         of_owners: list[Any] = [
-            *(self._store, self._store, self._fail, self._store_with_others, self._crash),
-            *(
-                self._claim_during_transaction,
-                self._claim_late,
-                self._claim_partly_late,
-                self._claim_twice_in_one,
-                *([] if self.keep is None else [self._lose]),
-            ),
+            *(self._store, self._store, self._fail, self._crash, self._claim_during_transaction, self._claim_late),
+            *(self._claim_partly_late, self._claim_twice_in_one, *([] if self.keep is None else [self._lose])),
+            # A store that knows offsets alone cannot tell messages that were undone from those that never were.
+            *([self._store_with_others] if isinstance(self.members[0].store, Store) else []),
         ]
         kinds: list[Any] = [
             *(self._claim_next, self._store_in_parallel, self._race, self._zombie, self._back, *of_owners),
