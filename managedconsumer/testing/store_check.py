@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import threading
 import uuid
+import warnings
 from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, Callable, Iterable, TypeVar
@@ -344,11 +345,13 @@ class _Walk:
         self.say(f"{owner.name} stores {ranges(messages)} and crashes at line {line} of the commit")
         block = owner.store.transaction(messages, group=owner.group)
         self.write(block.__enter__(), messages)
-        try:
-            crash_at(line, partial(block.__exit__, None, None, None))
-        except (Crash, Exception) as error:  # noqa: BLE001 - what its handlers made of it is of no interest
-            self.say(f"({type(error).__name__})")
-        del block
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # the dead close nothing
+            try:
+                crash_at(line, partial(block.__exit__, None, None, None))
+            except (Crash, Exception) as error:  # noqa: BLE001 - what its handlers made of it is of no interest
+                self.say(f"({type(error).__name__})")
+            del block
         self.bury(owner)
         after = self.factory()
         loaded = after.load(group, tps)
