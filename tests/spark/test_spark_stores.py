@@ -12,10 +12,12 @@ import pytest
 
 from managedconsumer import TopicPartition
 from managedconsumer.results import UnusedResultError
+from managedconsumer.spark.claims.sql import SqlClaims
 from managedconsumer.stores import SQLStore
 from tests.spark.conftest import run_to_end
 
 pytestmark = pytest.mark.spark
+RANGE = "struct<data: string, start: bigint, stop: bigint>"
 SCHEMA = "topic string, partition int, offset bigint, value string"
 
 
@@ -103,18 +105,19 @@ def test_a_micro_batch_in_pieces_is_one_transaction(spark: Any, tmp_path: Path) 
     connection.close()
 
 
-def test_a_coroutine_stores_no_piece(spark: Any, tmp_path: Path) -> None:
+def test_a_coroutine_stores_nothing(spark: Any, tmp_path: Path) -> None:
     """Nobody would await it, and the offsets would move without the rows."""
 
     async def write(_handle: Any, _table: Any) -> None:
         """It does not run."""
 
+    frame = spark.createDataFrame([("orders", 0, 0, "v", ("run", 0, 1))], f"{SCHEMA}, range {RANGE}")
     store = SQLStore(lambda: sqlite3.connect(tmp_path / "db"))
+    claims = SqlClaims(f"sqlite:///{tmp_path}/claims")
     try:
-        with pytest.raises(UnusedResultError):
-            store.foreach_batch(write, group="query", max_offsets=5)(
-                spark.createDataFrame([("orders", 0, 0, "v")], SCHEMA), 0
-            )
-        assert store.load("query", [TopicPartition("orders", 0)]) == {}
+        for store_batch in (store.foreach_batch(write, group="query", max_offsets=5), claims.foreach_batch(write)):
+            with pytest.raises(UnusedResultError):
+                store_batch(frame, 0)
+        assert (store.load("query", [TopicPartition("orders", 0)]), claims.ends()) == ({}, {})
     finally:
         store.close()

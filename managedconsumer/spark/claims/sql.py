@@ -16,6 +16,7 @@ from typing import Any, Callable, Collection, Iterator
 from urllib.parse import unquote, urlparse
 
 from managedconsumer.errors import ConfigurationError, MissingPackageError
+from managedconsumer.results import check_result
 from managedconsumer.shown import without_secrets
 from managedconsumer.spark.claims.log import History, Won
 from managedconsumer.spark.ranges import OffsetRange, Ranges
@@ -104,7 +105,7 @@ class SqlClaims(History):
             delete = "DELETE FROM managedconsumer_claims WHERE claims = ? AND made < ?"
             return self._dialect.changed(connection, delete, (self.name, int(time.time() - older_than)))
 
-    def foreach_batch(self, write: Callable[[Any, Any], None]) -> Callable[[Any, int], None]:
+    def foreach_batch(self, write: Callable[[Any, Any], object]) -> Callable[[Any, int], None]:
         """Return a function for ``foreachBatch`` that writes rows and claims in one transaction.
 
         ``write(connection, frame)`` gets the transaction's connection, and the batch's rows without the partitions that
@@ -121,7 +122,8 @@ class SqlClaims(History):
                 with self.transaction() as connection:
                     won = self.claim_in(connection, ranges, data)
                     if won:
-                        write(connection, frame if len(won) == len(ranges) else _only(frame, won))
+                        rows = frame if len(won) == len(ranges) else _only(frame, won)
+                        check_result("write", write(connection, rows))
             finally:
                 frame.unpersist()
 
