@@ -275,8 +275,9 @@ FOUND = {
     "consumers share a watch": (7220165, 7231116),
     # They were dropped without a commit; by LATEST their next owner passed messages over.
     "a stop while partitions are given up": (141245,),
-    # A generation joined once more at another coordinator; an aborted message in flight; a late commit under KIP-848.
-    "false alarms": (58794, 95385, 109247),
+    # A generation joined once more at another coordinator; an aborted message in flight; a late commit under KIP-848; a
+    # member whose session had ended before it came back with its id.
+    "false alarms": (58794, 95385, 109247, 1137322),
     # Readers hear of the messages before the metadata, which may be late, is asked for.
     "messages come with the news of another leader": (5178, 16778),
     # The messages that it had got were finished unseen, or the callback that it was to run never ran.

@@ -55,6 +55,7 @@ class Group:
         first = not member.deadline
         member.deadline = self._now() + member.session
         if first:
+            self.ended_sessions.pop(member.id, None)  # a KIP-848 member comes back with its id
             self._timer(member.session, lambda: self._watch(member))
 
     def _watch(self, member: Any) -> None:
