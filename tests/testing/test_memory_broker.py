@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import warnings
 from datetime import datetime, timezone
 
 import pytest
@@ -11,6 +13,8 @@ from managedconsumer import SimpleConsumer, TopicPartition
 from managedconsumer.errors import ConfigurationError, IllegalStateError
 from managedconsumer.testing import MemoryBroker, Record
 from managedconsumer.testing.kafka.producer import Producer
+from managedconsumer.testing.memory.quirks import Quirks
+from managedconsumer.testing.memory.server import Server
 from tests.memory import memory_broker
 from tests.testing.clients import CLIENTS, Wish
 from tests.testing.memorykit import GROUP, TOPIC, consumer_of, numbers
@@ -174,6 +178,24 @@ def test_topics_and_mistakes(broker: MemoryBroker) -> None:
     with pytest.raises(IllegalStateError, match="start"):
         _ = MemoryBroker().bootstrap
     assert broker.committed("nobody") == {}
+
+
+def test_a_connection_that_comes_in_its_nodes_last_moment_is_closed() -> None:
+    """It is accepted in the same turn of the broker's loop, just before."""
+    server = Server(lambda *_: None, {1: 0}, Quirks())
+    with socket.socket() as client, warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+
+        def connect() -> None:
+            client.connect(("127.0.0.1", server.ports[1]))
+            server.after(0.0, lambda: server.close_node(1))
+
+        server.call(connect)
+        client.settimeout(10)
+        assert client.recv(1) == b""
+        server.stop()
+        gc.collect()
+    assert [str(each.message) for each in told] == []
 
 
 def test_garbage_ends_one_connection_only(broker: MemoryBroker) -> None:

@@ -153,7 +153,11 @@ class Server:
         """Stop listening for a node, and close its connections."""
         serving = self._listeners.pop(node, None)
         if serving is not None:
-            serving.result().close()
+            server = serving.result()
+            for listener in server.sockets:
+                self._loop.remove_reader(listener.fileno())
+            # Behind the connections that it has just accepted: asyncio leaves those of a closed server open.
+            self._loop.call_soon(server.close)
         self.disconnect_all(node)
 
     def disconnect_all(self, node: int | None = None) -> None:
