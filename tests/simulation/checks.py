@@ -305,6 +305,8 @@ class Witness:
                 return f"{tp.topic}-{tp.partition}: {reach} of {log.end} finished"
             if self._latest and tp not in self.highest and tp not in self.prefix:
                 continue  # nothing has come since
+            if tp in self._torn:  # its former owner's last commit may come behind the next owner's
+                committed = max(committed, self.highest.get(tp, 0))
             if self.visible(tp, committed) < log.end:
                 return f"{tp.topic}-{tp.partition}: {committed} of {log.end} committed"
         return ""

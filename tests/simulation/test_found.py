@@ -276,8 +276,9 @@ FOUND = {
     # They were dropped without a commit; by LATEST their next owner passed messages over.
     "a stop while partitions are given up": (141245,),
     # A generation joined once more at another coordinator; an aborted message in flight; a late commit under KIP-848; a
-    # member whose session had ended before it came back with its id.
-    "false alarms": (58794, 95385, 109247, 1137322),
+    # member whose session had ended before it came back with its id; a classic member that commits what it gives up
+    # after the group's migration has given it to another one.
+    "false alarms": (58794, 95385, 109247, 1137322, 1069585),
     # Readers hear of the messages before the metadata, which may be late, is asked for.
     "messages come with the news of another leader": (5178, 16778),
     # The messages that it had got were finished unseen, or the callback that it was to run never ran.
