@@ -289,7 +289,7 @@ class Claims:
         claimed: Mapping[TopicPartition, Claim],
         spans: Mapping[TopicPartition, Span],
         *,
-        unsure: bool = False,
+        unsure: bool,
     ) -> None:
         """The transaction was undone, perhaps (``unsure``) or for certain."""
         for tp, span in spans.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import reduce
 from math import isqrt
 from operator import or_
@@ -28,10 +28,11 @@ def micro_batch(frame: Any, write: Write, max_offsets: int | None) -> Iterator[t
 
         def write_pieces(handle: Any, left: Mapping[TopicPartition, Span]) -> None:
             # Spark looks for a piece in all that it keeps. Of n pieces each would cost n times as much as one alone, so
-            # the square root of n parts are cut out first.
+            # the square root of n parts are cut out first. Up to three pieces are read from the whole.
             count = -(-sum(end - first for first, end in left.values()) // size)
-            for part in pieces_of(left, size * max(1, isqrt(count))):
-                with _kept(_rows(whole, part)) as rows:
+            many = max(1, isqrt(count))
+            for part in pieces_of(left, size * many):
+                with _kept(_rows(whole, part)) if many > 1 else nullcontext(whole) as rows:
                     for piece in pieces_of(part, size):
                         table = _rows(rows, piece).toArrow()
                         if table.num_rows:

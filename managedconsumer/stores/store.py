@@ -258,7 +258,6 @@ class Store(Fence):
             text = "group %s: a commit has succeeded although it was reported to fail: %s"
             log.info(text, group, error, extra=LogFields(group)())
             return
-        self._claims.owe(claimed, spans)
         self._claims.compare(group, claimed, found, error)
         before = {tp: (move.row.next, move.row.topic) for tp, move in moves.items()}
         moved = [tp for tp, row in found.items() if (row.next, row.topic) != before[tp]]

@@ -45,10 +45,7 @@ def undo(claims: Claims, first: int, end: int, *, unsure: bool = False) -> None:
     """A transaction that does not count."""
     spans = {TP: Span(first, end)}
     with claims.busy(GROUP, spans) as held:
-        if unsure:
-            claims.owe(held, spans, unsure=True)
-        else:
-            claims.owe(held, spans)
+        claims.owe(held, spans, unsure=unsure)
 
 
 def compare(claims: Claims, found: Mapping[TopicPartition, Row], *tps: TopicPartition) -> None:
